@@ -1,0 +1,172 @@
+"""What the event log holds, one record a line. Record ids are deterministic.
+
+Every record carries the step and the harness version it was made under. Rollout text is not here:
+a group names its rollouts file, `rollouts/step-NNNNNN.jsonl`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from ..specs.updates import Update
+
+#: Failure classes of rollout pairs (DESIGN: section 4). `blind_*` count pairs of collapsed groups;
+#: `blind_spread` are ties inside a group that does spread, reported apart.
+PairClass = Literal[
+    "informative",
+    "spurious",
+    "inversion",
+    "blind_low",
+    "blind_mid",
+    "blind_high",
+    "blind_spread",
+    "neutral",
+    "unknown",
+]
+Collapse = Literal["collapsed-low", "collapsed-mid", "collapsed-high", "spread", "unscored"]
+Interval = tuple[float, float]
+
+
+class Record(BaseModel):
+    """Common part of every record. `step` is the training step the record belongs to."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    id: str
+    step: int
+    harness_version: int
+
+
+class RunStarted(Record):
+    """First line of a log: what is being run."""
+
+    type: Literal["run_started"] = "run_started"
+    name: str
+    seed: int
+    recipe: str
+    task_ids: list[str]
+
+
+class Probe(Record):
+    """Mean seed-rubric reward and oracle quality on the fixed probe set (plain prompt, seed rubric)."""
+
+    type: Literal["probe"] = "probe"
+    when: Literal["before", "after"]
+    split: Literal["train", "held_out"]
+    samples: int
+    reward: float | None  # None: nothing could be scored
+    quality: float | None  # None: no oracle
+    per_task: dict[str, tuple[float | None, float | None]]  # task id -> (reward, quality)
+    words: float  # mean response length
+
+
+class Group(Record):
+    """The G rollouts of one task at one step. Lists are in sample order; None is unscored / unasked."""
+
+    type: Literal["group"] = "group"
+    slot: int
+    task_id: str
+    domain: str
+    rewards: list[float | None]
+    quality: list[float | None]
+    guided: list[bool]
+    met: dict[str, list[bool | None]]  # criterion id -> verdicts
+    collapse: Collapse
+    pairs: dict[PairClass, int]
+
+
+class Diagnosis(Record):
+    """What the pooled evidence says about one task."""
+
+    type: Literal["diagnosis"] = "diagnosis"
+    task_id: str
+    domain: str
+    failure: str  # a pair class, `mastered`, `recovered`, `healthy` or `not_enough_evidence`
+    interfaces: list[Literal["p", "g", "c"]]  # who can repair it, in order of preference
+    signal_rate: float | None
+    interval: Interval | None
+    pairs: dict[PairClass, int]
+    evidence: list[str]  # group ids
+    sentence: str
+
+
+class Measurement(BaseModel):
+    """What the critic measured. Signals are signal rates (c, g) or expected signal (p), in [0, 1]."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    before: float
+    after: float
+    gain: float
+    interval: Interval  # bootstrap, two-sided, of the gain
+    p_no_gain: float  # share of bootstrap draws without a gain
+    alpha: float  # what p_no_gain has to stay below at this look
+    margin: float
+    rollouts: int  # fresh rollouts measured on (0 for p: recorded rollouts)
+    guards: dict[str, tuple[float, float]]  # guard -> (before, after) or (plain, guided)
+
+
+class Decision(Record):
+    """A proposal and what became of it. One record a revision."""
+
+    type: Literal["decision"] = "decision"
+    diagnosis_id: str
+    task_id: str
+    revision: int
+    update: Update
+    accepted: bool
+    reason: str
+    measured: Measurement | None  # None: refused before it was measured
+    retrieved: list[str]  # record ids the proposer was shown
+
+
+class NoProposal(Record):
+    """A diagnosis for which the proposer had nothing left to try."""
+
+    type: Literal["no_proposal"] = "no_proposal"
+    diagnosis_id: str
+    task_id: str
+    reason: str
+
+
+class Accepted(Record):
+    """A new harness version: the updates of these decisions act from step `step` on."""
+
+    type: Literal["accepted"] = "accepted"
+    decision_ids: list[str]
+    updates: list[Update]
+
+
+class StepSummary(Record):
+    """One training step is complete; `metrics` is the line of metrics.jsonl without its seconds."""
+
+    type: Literal["step"] = "step"
+    metrics: dict[str, Any]
+
+
+class Resumed(Record):
+    """Everything logged before this line for steps >= `step` is void: that attempt was cut short."""
+
+    type: Literal["resumed"] = "resumed"
+
+
+class RunFinished(Record):
+    """The last step is done."""
+
+    type: Literal["run_finished"] = "run_finished"
+
+
+AnyRecord = Annotated[
+    RunStarted
+    | Probe
+    | Group
+    | Diagnosis
+    | Decision
+    | NoProposal
+    | Accepted
+    | StepSummary
+    | Resumed
+    | RunFinished,
+    Field(discriminator="type"),
+]
+RECORD: TypeAdapter[AnyRecord] = TypeAdapter(AnyRecord)

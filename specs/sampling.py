@@ -1,0 +1,65 @@
+"""p_t: which tasks enter a step, and the keyed random streams everything draws from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from .harness import HarnessState
+
+
+def stream(seed: int, purpose: str, *key: int | str) -> np.random.Generator:
+    """A random stream named by (seed, purpose, key...): no two purposes ever share draws.
+
+    The same name gives the same stream on every machine and in every order of use, so critic and
+    probe draws cannot move training's, and a resumed run draws what the uninterrupted one drew.
+    """
+    name = "\x1f".join(str(part) for part in (seed, purpose, *key))
+    digest = hashlib.sha256(name.encode()).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
+
+
+def probabilities(
+    state: HarnessState, domain_shares: Mapping[str, float], paused_weight: float
+) -> dict[str, float]:
+    """p_t(x) for every training task, summing to 1.
+
+    Inside a domain p(x) is proportional to the task's weight; the domain's share is fixed (default:
+    proportional to its number of tasks), so no update on p can move mass between domains.
+    """
+    domains: dict[str, list[str]] = {}
+    for task_id, task in state.tasks.items():
+        domains.setdefault(task.domain, []).append(task_id)
+    shares = {name: domain_shares.get(name, 0.0) for name in domains}
+    if not domain_shares:
+        shares = {name: float(len(ids)) for name, ids in domains.items()}
+    total = sum(shares.values())
+    out: dict[str, float] = {}
+    for name, ids in domains.items():
+        weights = {i: state.weight(i, paused_weight) for i in ids}
+        mass = sum(weights.values())
+        for task_id in ids:
+            out[task_id] = shares[name] / total * weights[task_id] / mass
+    return out
+
+
+def draw_tasks(p: Mapping[str, float], n: int, rng: np.random.Generator) -> list[str]:
+    """Draw `n` tasks with E[count of x] = n p(x), and counts within 1 of that.
+
+    Systematic sampling (one uniform offset, equal spacing) over a random order of the tasks: a batch
+    is as spread out as p allows, and a task repeats only where n p(x) > 1.
+    """
+    ids = sorted(p)
+    order = [ids[i] for i in rng.permutation(len(ids))]
+    edges = np.cumsum([p[i] for i in order])
+    points = (rng.random() + np.arange(n)) / n * edges[-1]
+    picks = np.minimum(np.searchsorted(edges, points, side="right"), len(order) - 1)
+    return [order[i] for i in picks]
+
+
+def effective_tasks(p: Sequence[float]) -> float:
+    """Effective number of tasks, 1 / sum p^2: how many equally likely tasks p is worth."""
+    p_X = np.asarray(p, dtype=float)
+    return float(1.0 / np.square(p_X / p_X.sum()).sum())
