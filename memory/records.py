@@ -54,11 +54,12 @@ class Probe(Record):
     type: Literal["probe"] = "probe"
     when: Literal["before", "after"]
     split: Literal["train", "held_out"]
-    samples: int
+    samples: int  # rollouts a task
     reward: float | None  # None: nothing could be scored
     quality: float | None  # None: no oracle
     per_task: dict[str, tuple[float | None, float | None]]  # task id -> (reward, quality)
     words: float  # mean response length
+    seconds: float  # wall time
 
 
 class Group(Record):
@@ -82,7 +83,7 @@ class Diagnosis(Record):
     type: Literal["diagnosis"] = "diagnosis"
     task_id: str
     domain: str
-    failure: str  # a pair class, `mastered`, `recovered`, `healthy` or `not_enough_evidence`
+    failure: str  # a pair class, or what else holds: see agents/evolver/attribute.py
     interfaces: list[Literal["p", "g", "c"]]  # who can repair it, in order of preference
     signal_rate: float | None
     interval: Interval | None
@@ -130,7 +131,7 @@ class NoProposal(Record):
 
 
 class Accepted(Record):
-    """A new harness version: the updates of these decisions act from step `step` on."""
+    """A new harness version (`harness_version`): its updates act from the step after `step` on."""
 
     type: Literal["accepted"] = "accepted"
     decision_ids: list[str]
@@ -151,9 +152,12 @@ class Resumed(Record):
 
 
 class RunFinished(Record):
-    """The last step is done."""
+    """The last step is done, and the probe after it. Totals by purpose, as in the metrics."""
 
     type: Literal["run_finished"] = "run_finished"
+    rollouts: dict[str, int]
+    tokens: dict[str, int]
+    judge_calls: dict[str, int]
 
 
 AnyRecord = Annotated[

@@ -10,13 +10,13 @@ import numpy as np
 from .harness import HarnessState
 
 
-def stream(seed: int, purpose: str, *key: int | str) -> np.random.Generator:
-    """A random stream named by (seed, purpose, key...): no two purposes ever share draws.
+def stream(seed: int, *key: int | str) -> np.random.Generator:
+    """A random stream named by the seed and a key that starts with its purpose, e.g. ("tasks", 3).
 
     The same name gives the same stream on every machine and in every order of use, so critic and
     probe draws cannot move training's, and a resumed run draws what the uninterrupted one drew.
     """
-    name = "\x1f".join(str(part) for part in (seed, purpose, *key))
+    name = "\x1f".join(str(part) for part in (seed, *key))
     digest = hashlib.sha256(name.encode()).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
 

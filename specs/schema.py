@@ -24,7 +24,7 @@ class SamplingInterface(Strict):
 
     evolve: bool = True
     """May the evolver change it?"""
-    domain_shares: dict[str, Annotated[float, Field(gt=0.0)]] = {}
+    domain_shares: dict[str, Annotated[float, Field(gt=0.0)]] = Field(default_factory=dict)
     """Fixed share of each domain (normalised). Empty: proportional to the domain's tasks."""
     paused_weight: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
     """Weight of a paused task (an ordinary one has 1): the floor that re-probes it."""
@@ -104,8 +104,8 @@ class Evolver(Strict):
     """Groups of a task that must be on record before anything is concluded about it."""
     max_staleness: Positive = 12
     """Evidence older than this many steps is not used."""
-    concern: Share = 0.5
-    """A task is worked on when its signal rate is below 1 - concern with confidence 1 - alpha."""
+    healthy_signal: Share = 0.7
+    """A task is repaired when its signal rate is below this with confidence 1 - alpha."""
     alpha: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.10
     """Chance of accepting a candidate with no gain, shared by all looks and revisions at it."""
     margin: Share = 0.05

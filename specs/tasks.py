@@ -64,7 +64,7 @@ class IfevalCheck(Strict):
 
     kind: Literal["ifeval"]
     id: str
-    args: dict[str, Any] = {}
+    args: dict[str, Any] = Field(default_factory=dict)
 
     @field_validator("id")
     @classmethod

@@ -1,1 +1,1 @@
-""""""
+"""The harness evolver: retrieve, attribute, propose, critic, revise, as a LangGraph state machine."""

@@ -1,1 +1,1 @@
-""""""
+"""One self-contained HTML page about a run, made from its folder alone."""

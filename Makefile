@@ -1,0 +1,51 @@
+# `make run` and `make test` set everything up first. A machine elsewhere can name its own torch
+# index: TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu make run
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP_ARGS := -c constraints.txt $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
+READY := $(VENV)/ready
+DEV_READY := $(VENV)/ready-dev
+
+.PHONY: run test check types unit slow bench clean
+
+run: $(READY)
+	$(BIN)/harnessrl train specs/quickstart.yaml
+
+test: check types unit
+
+check: $(DEV_READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# mypy wants the package under its own name. The root is the package, so that gets a folder of links.
+types: $(DEV_READY)
+	mkdir -p build/types/harnessrl
+	ln -sfn $(addprefix ../../../,__init__.py specs prompts memory agents trainer) build/types/harnessrl/
+	MYPYPATH=build/types $(BIN)/mypy -p harnessrl
+
+unit: $(DEV_READY)
+	$(BIN)/pytest
+
+# The slower checks: a wheel in a clean environment trains, and SmolLM2 takes two real steps.
+slow: $(DEV_READY)
+	$(BIN)/pytest -m slow
+
+bench: $(READY)
+	$(BIN)/python benchmarks/quickstart.py
+
+$(VENV)/bin/python:
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'HarnessRL needs Python 3.11 or newer; set PYTHON=/path/to/python3.11')"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+
+$(READY): $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet $(PIP_ARGS) -e .
+	touch $@
+
+$(DEV_READY): $(READY)
+	$(BIN)/pip install --quiet $(PIP_ARGS) -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,192 @@
+"""The harness evolver as a LangGraph state machine; one run of the graph works on one task.
+
+    retrieve -> attribute -> propose -> critic -> (accepted: end)
+                    |            ^         |
+         (no owner: end)         +- revise-+  (rejected, at most `evolver.max_revisions` times)
+
+The run of the graph starts from a diagnosis (`diagnose_task`): a failure class with its statistics.
+
+State is small and JSON-plain (ids, numbers, the candidate). Rollouts and records stay in memory, and
+what the nodes work with (policy, memory, harness) is the run-scoped `Context`, never checkpointed.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from langgraph.graph import START, StateGraph
+from langgraph.runtime import Runtime
+from langgraph.types import Command
+from typing_extensions import TypedDict
+
+from ...memory.index import find, signature
+from ...memory.records import Decision, Diagnosis, NoProposal
+from ...specs.harness import HarnessState, UpdateError, apply
+from ...specs.schema import RunSpec
+from ...specs.updates import UPDATE, describe
+from .attribute import diagnose, owners
+from .critic import Critic
+from .evidence import Memory
+from .proposers import Case, Proposer
+
+SIMILAR = 8  # decisions of other tasks that a proposer is shown
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the nodes work with. `say` shows a person what is going on."""
+
+    spec: RunSpec
+    memory: Memory
+    harness: HarnessState
+    proposer: Proposer
+    critic: Critic
+    say: Callable[[str], None] = lambda _: None
+
+
+class State(TypedDict, total=False):
+    """One task's way through the graph. Records stand here as plain JSON data."""
+
+    step: int
+    task_id: str
+    diagnosis: dict[str, Any]
+    within: list[str]  # ids of decisions refused on this task for this failure, oldest first
+    cross: list[str]  # ids of similar decisions on other tasks, most similar first
+    candidate: dict[str, Any] | None
+    revision: int
+    decisions: Annotated[list[dict[str, Any]], operator.add]
+    no_proposal: dict[str, Any] | None
+
+
+def retrieve(state: State, runtime: Runtime[Context]) -> State:
+    """Within-task: what was refused here for this failure (exact). Cross-task: what was tried on
+    similar failures elsewhere, and what the critic measured (semantic)."""
+    ctx = runtime.context
+    ctx.say(f"reading the evidence on {state['task_id']}")
+    diagnosis = Diagnosis.model_validate(state["diagnosis"])
+    hits = ctx.memory.index.search(
+        signature(diagnosis), SIMILAR, type="decision", not_task=diagnosis.task_id
+    )
+    return {
+        "within": [d.id for d in _refused_before(ctx.memory, diagnosis)],
+        "cross": [h.record_id for h in hits],
+        "revision": 0,
+    }
+
+
+def attribute(state: State, runtime: Runtime[Context]) -> Command[Literal["propose", "__end__"]]:
+    """From the failure class to the interfaces that can repair it, the usual owner first."""
+    ctx = runtime.context
+    diagnosis = Diagnosis.model_validate(state["diagnosis"])
+    interfaces = owners(diagnosis.failure, diagnosis.task_id, ctx.harness, ctx.spec)
+    attributed = diagnosis.model_copy(update={"interfaces": interfaces})
+    return Command(
+        update={"diagnosis": attributed.model_dump(mode="json")},
+        goto="propose" if interfaces else "__end__",
+    )
+
+
+def propose(state: State, runtime: Runtime[Context]) -> Command[Literal["critic", "__end__"]]:
+    """One typed candidate, or the record that there is none."""
+    ctx = runtime.context
+    diagnosis = Diagnosis.model_validate(state["diagnosis"])
+    here = [Decision.model_validate(d) for d in state.get("decisions", [])]
+    refused = [*_decisions(ctx.memory, state["within"]), *here]
+    similar = _decisions(ctx.memory, state["cross"])
+    update = ctx.proposer.propose(Case(diagnosis, ctx.harness, similar, refused))
+    if update is not None:
+        ctx.say(f"measuring {describe(update)}")
+        candidate = update.model_dump(mode="json")
+        return Command(update={"candidate": candidate}, goto="critic")
+    nothing = NoProposal(
+        id=f"n-{diagnosis.id[2:]}",
+        step=diagnosis.step,
+        harness_version=ctx.harness.version,
+        diagnosis_id=diagnosis.id,
+        task_id=diagnosis.task_id,
+        reason=f"no candidate is left for {diagnosis.failure} that recorded rollouts speak for"
+        f" ({len(refused)} refused before)",
+    )
+    update_state = {"candidate": None, "no_proposal": nothing.model_dump(mode="json")}
+    return Command(update=update_state, goto="__end__")
+
+
+def critic(state: State, runtime: Runtime[Context]) -> Command[Literal["revise", "__end__"]]:
+    """Measure the candidate on the frozen current policy: accept, reject, or send it back."""
+    ctx = runtime.context
+    diagnosis = Diagnosis.model_validate(state["diagnosis"])
+    update = UPDATE.validate_python(state["candidate"])
+    revision = state["revision"]
+    accepted, measured = False, None
+    try:
+        apply(ctx.harness, [update])
+    except UpdateError as error:
+        reason = f"cannot be applied: {error}"
+    else:
+        outcome = ctx.critic.judge(update, ctx.harness, state["step"], revision)
+        accepted, reason, measured = outcome.accepted, outcome.reason, outcome.measured
+    decision = Decision(
+        id=f"u-{diagnosis.id[2:]}-{revision}",
+        step=diagnosis.step,
+        harness_version=ctx.harness.version,
+        diagnosis_id=diagnosis.id,
+        task_id=diagnosis.task_id,
+        revision=revision,
+        update=update,
+        accepted=accepted,
+        reason=reason,
+        measured=measured,
+        retrieved=state["cross"],
+    )
+    ctx.say(f"{'accepted' if accepted else 'rejected'} {describe(update)}: {reason}")
+    again = not accepted and revision < ctx.spec.evolver.max_revisions
+    return Command(
+        update={"decisions": [decision.model_dump(mode="json")]}, goto="revise" if again else "__end__"
+    )
+
+
+def revise(state: State) -> State:
+    """The measured reason is in `decisions`; the next proposal counts as one more revision."""
+    return {"revision": state["revision"] + 1, "candidate": None}
+
+
+def build_graph(checkpointer: Any = None) -> Any:
+    """The compiled evolver graph. `checkpointer` keeps its states (LangGraph's SQLite saver)."""
+    graph = StateGraph(State, context_schema=Context)
+    graph.add_node("retrieve", retrieve)
+    graph.add_node("attribute", attribute)
+    graph.add_node("propose", propose)
+    graph.add_node("critic", critic)
+    graph.add_node("revise", revise)
+    graph.add_edge(START, "retrieve")
+    graph.add_edge("retrieve", "attribute")
+    graph.add_edge("revise", "propose")
+    return graph.compile(checkpointer=checkpointer, name="evolver")
+
+
+def diagnose_task(
+    memory: Memory, harness: HarnessState, spec: RunSpec, step: int, task_id: str
+) -> Diagnosis:
+    """The diagnosis of one task from everything on record up to `step`."""
+    staleness = spec.evolver.max_staleness
+    domain = harness.tasks[task_id].domain
+    others = [g for g in memory.groups(step, staleness) if g.domain == domain and g.task_id != task_id]
+    groups = memory.current_groups(step, staleness, task_id)
+    return diagnose(task_id, groups, others, harness, spec, step)
+
+
+def _decisions(memory: Memory, ids: list[str]) -> list[Decision]:
+    return [record for record in find(memory.records, ids) if isinstance(record, Decision)]
+
+
+def _refused_before(memory: Memory, diagnosis: Diagnosis) -> list[Decision]:
+    """Rejections on this task for this failure: what was measured as no help is not tried again."""
+    failures = {r.id: r.failure for r in memory.records if isinstance(r, Diagnosis)}
+    return [
+        d
+        for d in memory.decisions(diagnosis.task_id)
+        if not d.accepted and failures.get(d.diagnosis_id) == diagnosis.failure
+    ]

@@ -1,0 +1,183 @@
+"""Proposers: from a diagnosis to one typed update. `Catalogue` needs no LLM.
+
+The catalogue draws criteria and checklists from the task's pool. What it knows about a candidate is
+only what it can measure (its effect on recorded rollouts) or remember (what the critic measured for
+the same candidate elsewhere). Order, wording and points of pool entries play no part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...memory.records import Decision, Diagnosis
+from ...specs.harness import HarnessState
+from ...specs.schema import RunSpec
+from ...specs.tasks import Criterion, TrainTask
+from ...specs.updates import Add, Boost, Mount, Pause, Resume, Retire, Unmount, Update
+from ..scoring.diagnosis import agreement, as_floats, group_signals
+from ..scoring.judge import Scorer
+from ..scoring.reward import Floats
+from .evidence import Memory
+
+BOOST_FACTOR = 2.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a proposer is shown. `refused`: decisions of this run that turned candidates down here."""
+
+    diagnosis: Diagnosis
+    harness: HarnessState
+    similar: Sequence[Decision]  # of other tasks, most similar diagnosis first
+    refused: Sequence[Decision]  # of this task, with the measured reasons
+
+
+class Proposer(Protocol):
+    """One proposal a call; None when nothing is left that could help. Never applies anything."""
+
+    def propose(self, case: Case) -> Update | None:
+        """The next candidate for `case`, different from every refused one."""
+
+
+def content_key(update: Update) -> str:
+    """What an update does, without its tasks and its reasons: equal for the same change elsewhere."""
+    shown = update.model_dump_json(exclude={"task_ids", "rationale", "evidence", "expected"})
+    return hashlib.sha256(shown.encode()).hexdigest()
+
+
+class Catalogue:
+    """The deterministic proposer: measured and remembered effects rank the pool's entries."""
+
+    def __init__(self, memory: Memory, scorer: Scorer, spec: RunSpec) -> None:
+        self.memory = memory
+        self.scorer = scorer
+        self.spec = spec
+
+    def propose(self, case: Case) -> Update | None:
+        """The candidate with the best expected gain, over the interfaces in the diagnosis' order."""
+        refused = {content_key(d.update) for d in case.refused}
+        for interface in case.diagnosis.interfaces:
+            every = {"p": self._for_p, "g": self._for_g, "c": self._for_c}[interface](case)
+            fresh = [u for u in every if content_key(u) not in refused]
+            if fresh:
+                # Equal expectations are settled by content, so that a pool's order decides nothing.
+                return min(fresh, key=lambda u: (-_or_zero(u.expected), content_key(u)))
+        return None
+
+    def _for_p(self, case: Case) -> list[Update]:
+        about = _about(case.diagnosis)
+        task_id = case.diagnosis.task_id
+        paused = case.harness.of(task_id).paused
+        match case.diagnosis.failure:
+            case "underused":
+                return [Boost(factor=BOOST_FACTOR, **about)]
+            case "recovered" if paused:
+                return [Resume(**about)]
+            case "mastered" | "blind_low" | "blind_high" if not paused:
+                return [Pause(**about)]
+        return []
+
+    def _for_g(self, case: Case) -> list[Update]:
+        about = _about(case.diagnosis)
+        task = case.harness.tasks[case.diagnosis.task_id]
+        mounted = case.harness.of(task.id).guidance
+        if case.diagnosis.failure == "blind_high":
+            return [Unmount(**about)] if mounted else []
+        out: list[Update] = []
+        for checklist in task.pool.checklists:
+            if mounted is None or mounted.checklist != checklist:
+                share = self.spec.interfaces.g.share
+                mount = Mount(checklist=checklist, share=share, **about)
+                out.append(mount.model_copy(update={"expected": self._remembered(mount, case)}))
+        return out
+
+    def _for_c(self, case: Case) -> list[Update]:
+        """Adding any pool criterion or retiring any scored one, if recorded rollouts speak for it."""
+        task = case.harness.tasks[case.diagnosis.task_id]
+        rubric = case.harness.rubric(task.id)
+        known = {c.id for c in case.harness.all_criteria(task.id)}
+        about = _about(case.diagnosis)
+        options: list[tuple[Update, list[Criterion]]] = [
+            (Add(criterion=c, **about), [*rubric, c])
+            for c in task.pool.criteria
+            if c.id not in known
+        ]
+        if len(rubric) > 1:
+            options += [
+                (Retire(criterion_id=c.id, **about), [r for r in rubric if r.id != c.id])
+                for c in rubric
+            ]
+        replay = _Replay(task, self.memory, self.scorer, case)
+        before_rate, before_agreement = replay.measure(rubric)
+        out: list[Update] = []
+        for update, after in options:
+            rate, agrees = replay.measure(after)
+            remembered = self._remembered(update, case)
+            predicted = rate - before_rate
+            expected = predicted if remembered is None else (predicted + remembered) / 2
+            if expected >= self.spec.evolver.margin and agrees >= before_agreement:
+                out.append(update.model_copy(update={"expected": round(expected, 6)}))
+        return out
+
+    @staticmethod
+    def _remembered(update: Update, case: Case) -> float | None:
+        """Mean gain the critic measured for the same change on tasks with similar failures."""
+        key = content_key(update)
+        gains = [
+            d.measured.gain
+            for d in case.similar
+            if d.measured is not None and content_key(d.update) == key
+        ]
+        return float(np.mean(gains)) if gains else None
+
+
+def _about(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The fields every update from one diagnosis shares."""
+    return {
+        "task_ids": (diagnosis.task_id,),
+        "rationale": diagnosis.sentence,
+        "evidence": (diagnosis.id, *diagnosis.evidence),
+    }
+
+
+class _Replay:
+    """Recorded rollouts of the diagnosis' groups, to be scored again under another rubric."""
+
+    def __init__(self, task: TrainTask, memory: Memory, scorer: Scorer, case: Case) -> None:
+        wanted = set(case.diagnosis.evidence)
+        groups = [g for g in memory.groups(case.diagnosis.step, 10**9, task.id) if g.id in wanted]
+        rollouts = [memory.responses(g) for g in groups]
+        self.task, self.scorer = task, scorer
+        self.texts = [[r.response for r in group] for group in rollouts]
+        self.quality = [as_floats(r.quality for r in group) for group in rollouts]
+        self._met: dict[str, list[Floats]] = {}
+
+    def measure(self, rubric: Sequence[Criterion]) -> tuple[float, float]:
+        """(signal rate, agreement with quality) of the recorded groups under `rubric`."""
+        top = bottom = 0.0
+        agreements = []
+        for n, quality_G in enumerate(self.quality):
+            met_GK = np.stack([self._verdicts(c)[n] for c in rubric], axis=1)
+            score_G = self.scorer.rewards(rubric, met_GK)
+            signals = group_signals(score_G, quality_G, np.arange(len(score_G)))
+            top += float(signals.informative)
+            bottom += float(signals.denominator)
+            agreements.append(agreement(score_G, quality_G))
+        return (top / bottom if bottom else 0.0), float(np.mean(agreements or [0.0]))
+
+    def _verdicts(self, criterion: Criterion) -> list[Floats]:
+        if criterion.id not in self._met:
+            self._met[criterion.id] = [
+                self.scorer.verdicts(self.task, [criterion], texts, "critic")[:, 0]
+                for texts in self.texts
+            ]
+        return self._met[criterion.id]
+
+
+def _or_zero(value: float | None) -> float:
+    return 0.0 if value is None else value

@@ -1,0 +1,38 @@
+"""The whole protocol between the harness and whatever generates text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Request:
+    """One rollout to sample: the user message, and the key that names its random stream.
+
+    `key` is (purpose, step, ...); two requests with one key and one policy version give one text.
+    """
+
+    prompt: str
+    key: tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One sampled response. `finished` is False when it was cut at the token limit."""
+
+    text: str
+    token_ids: tuple[int, ...]  # the response only, with its end token if it finished
+    finished: bool
+
+
+class Policy(Protocol):
+    """A policy that can be sampled. Engines implement it; the critic and the probes use it."""
+
+    @property
+    def version(self) -> int:
+        """Number of training steps in the weights that `sample` uses."""
+
+    def sample(self, requests: Sequence[Request], seed: int) -> list[Sample]:
+        """Sample one response a request, in order. The draws depend on `seed` and the keys only."""

@@ -1,0 +1,80 @@
+"""The append-only event log: the run's source of truth. One JSON record a line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from .records import RECORD, AnyRecord, Resumed
+
+
+class LogError(Exception):
+    """The log cannot be read; the message says where."""
+
+
+def parse_line(path: Path, number: int, line: bytes) -> AnyRecord:
+    """One record from one line. Raises `LogError` with `file:line`."""
+    try:
+        return RECORD.validate_json(line)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise LogError(f"{path}:{number}:1: not a record: {where} {first['msg']}") from None
+
+
+def complete_lines(path: Path) -> list[bytes]:
+    """The finished lines of a JSONL file. A last line without its newline was cut short: left out."""
+    if not path.exists():
+        return []
+    return path.read_bytes().split(b"\n")[:-1]
+
+
+def read_log(path: Path) -> list[AnyRecord]:
+    """The surviving records in order: a `resumed` record voids the earlier ones of steps >= its own.
+
+    Raises `LogError` for a line that is no record (other than an unfinished last one).
+    """
+    records: list[AnyRecord] = []
+    for number, line in enumerate(complete_lines(path), 1):
+        record = parse_line(path, number, line)
+        if isinstance(record, Resumed):
+            records = [r for r in records if r.step < record.step]
+        records.append(record)
+    return records
+
+
+class EventLog:
+    """Appends records to a log file; every `append` is on disk when it returns."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._drop_unfinished_line()
+
+    def append(self, records: Iterable[AnyRecord]) -> None:
+        """Write records in one go and flush them to disk."""
+        text = "".join(record.model_dump_json() + "\n" for record in records)
+        with self.path.open("ab") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _drop_unfinished_line(self) -> None:
+        """A killed process may leave half a line; appending to it would spoil the next record too."""
+        if not self.path.exists():
+            return
+        data = self.path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            with self.path.open("r+b") as file:
+                file.truncate(whole)
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """The objects of a JSONL file of ours (metrics, rollouts); [] if it does not exist."""
+    return [json.loads(line) for line in complete_lines(path)]

@@ -1,0 +1,277 @@
+"""Values with their places in YAML files, and what is wrong there, as ``file:line:col: ...``."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+#: Stands in for the file name of a value that was given as an option.
+COMMAND_LINE = "command line"
+
+#: Keys and list indexes from the top of a file down to a value.
+Steps = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with a spec. `line` and `column` count from 1 (0: on the command line)."""
+
+    file: str
+    line: int
+    column: int
+    path: str
+    """The place in the spec, such as ``train[3].rubric[0].check.kind``; empty for a whole file."""
+    message: str
+
+    def __str__(self) -> str:
+        at = f":{self.line}:{self.column}" if self.line else ""
+        place = f"{self.path}: " if self.path else ""
+        return f"{self.file}{at}: {place}{self.message}"
+
+
+class SpecError(Exception):
+    """A YAML file or an option cannot be used. `problems` holds everything found, in file order."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__(self.problems)
+
+    def __str__(self) -> str:
+        return "\n".join(str(problem) for problem in self.problems)
+
+
+class Entry(NamedTuple):
+    """A key of a mapping and its value."""
+
+    key: Node
+    value: Node
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A value and the place where it is written. Aliases share the node of their anchor."""
+
+    file: str
+    line: int
+    column: int
+    value: str | int | float | bool | list[Node] | dict[str, Entry] | None
+    written: str = ""
+    """A scalar as it stands in the file (with its quotes)."""
+    bad: bool = False
+    """A problem was reported here: whatever else is found at this very node is a consequence."""
+
+    def plain(self) -> Any:
+        """The value as dicts, lists and scalars."""
+        if isinstance(self.value, dict):
+            return {key: entry.value.plain() for key, entry in self.value.items()}
+        if isinstance(self.value, list):
+            return [item.plain() for item in self.value]
+        return self.value
+
+    def get(self, step: str | int) -> Node | None:
+        """The value of a key, or the item at an index, where there is one."""
+        if isinstance(self.value, dict) and isinstance(step, str):
+            entry = self.value.get(step)
+            return entry.value if entry else None
+        if isinstance(self.value, list) and isinstance(step, int) and step < len(self.value):
+            return self.value[step]
+        return None
+
+    def at(self, path: Steps) -> Node:
+        """The value at `path`, or the last one on the way to it."""
+        node = self
+        for step in path:
+            below = node.get(step)
+            if below is None:
+                break
+            node = below
+        return node
+
+    def problem(self, path: Steps, message: str) -> Problem:
+        """A problem with this value, which stands at `path`."""
+        return Problem(self.file, self.line, self.column, dotted(path), message)
+
+
+def dotted(path: Steps) -> str:
+    """``("train", 3, "id")`` as ``train[3].id``."""
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return "".join(steps).removeprefix(".")
+
+
+def shortened(text: str) -> str:
+    """`text` on one printable line of at most 60 characters."""
+    line = " ".join(text.split()).encode(errors="backslashreplace").decode()
+    return line if len(line) <= 60 else line[:59] + "…"
+
+
+def describe(node: Node) -> str:
+    """The value as written, or what kind of value it is."""
+    if isinstance(node.value, dict):
+        return "a mapping"
+    if isinstance(node.value, list):
+        return "a list"
+    return shortened(node.written) or "empty"
+
+
+def near_miss(word: str, options: Iterable[str]) -> str | None:
+    """The option that `word` was probably meant to be."""
+    close = difflib.get_close_matches(word, list(options), n=1)
+    return close[0] if close else None
+
+
+def did_you_mean(word: str, options: Iterable[str]) -> str:
+    """``" (did you mean X?)"``, or nothing when no option comes close."""
+    close = near_miss(word, options)
+    return f" (did you mean {close}?)" if close else ""
+
+
+# --- pydantic's errors --------------------------------------------------------------------------
+
+M = TypeVar("M", bound=BaseModel)
+_Models = list[type[BaseModel]]
+
+#: What pydantic's type errors ask for, in the words of YAML.
+_MUST_BE = {
+    "bool_type": "true or false",
+    "dict_type": "a mapping",
+    "finite_number": "a finite number",
+    "float_type": "a number",
+    "int_type": "a whole number",
+    "model_attributes_type": "a mapping",
+    "model_type": "a mapping",
+    "string_type": "a string",
+    "tuple_type": "a list",
+}
+
+
+def validate(
+    model: type[M],
+    source: Node,
+    problems: list[Problem],
+    more_keys: tuple[str, ...] = (),
+    whole: bool = True,
+) -> M | None:
+    """`source` as a `model`; if it is none, None, and every reason why goes to `problems`.
+
+    `more_keys` are known at the top although the model does not have them. If `source` is not
+    whole (a file it extends could not be read), missing keys are no problem of its own.
+    """
+    try:
+        return model.model_validate(source.plain())
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_input=False)
+        if not whole:
+            details = [d for d in details if d["type"] not in ("missing", "union_tag_not_found")]
+        problems += _explain(model, source, details, more_keys)
+    except RecursionError:  # the regex compiler's
+        problems.append(source.problem((), "a regular expression is nested too deeply"))
+    return None
+
+
+def _explain(
+    model: type[BaseModel], source: Node, details: list[ErrorDetails], more_keys: tuple[str, ...]
+) -> Iterator[Problem]:
+    """A problem for each of pydantic's errors that is not a mere consequence of another."""
+    above = {detail["loc"][:i] for detail in details for i in range(len(detail["loc"]))}
+    misspelt: set[Steps] = set()  # missing keys that are there, but with a typo
+    missing = []
+    for detail in details:
+        loc, kind = detail["loc"], detail["type"]
+        path, models = _without_tags(model, loc)
+        node = source.at(path)
+        if kind == "extra_forbidden":
+            key, within = path[-1], _without_tags(model, loc[:-1])[1]
+            allowed = [name for owner in within for name in owner.model_fields]
+            allowed += more_keys if len(path) == 1 else ()
+            parent = source.at(path[:-1])
+            assert isinstance(key, str) and isinstance(parent.value, dict)
+            if meant := near_miss(key, allowed):
+                misspelt.add((*path[:-1], meant))
+            message = f"unknown key {key}{did_you_mean(key, allowed)}"
+            message += f"; allowed here: {', '.join(allowed)}"
+            yield parent.value[key].key.problem(path, message)
+        elif node.bad or (kind == "too_short" and loc in above):
+            continue
+        elif kind == "missing":
+            missing.append((node, path))
+        elif kind in ("union_tag_invalid", "union_tag_not_found"):
+            yield _wrong_tag(node, path, models, detail)
+        else:
+            yield node.problem(path, _message(node, detail))
+    for node, path in missing:
+        if path not in misspelt:
+            yield node.problem(path, f"the key {path[-1]} is required, but missing")
+
+
+def _without_tags(model: type[BaseModel], loc: Steps) -> tuple[Steps, _Models]:
+    """Pydantic's `loc` as a path in the YAML file, and the models a value there may be.
+
+    After the place of a tagged union pydantic inserts the tag: ``("check", "words", "max")``.
+    """
+    path: Steps = ()
+    models: _Models = [model]
+    for step in loc:
+        if isinstance(step, str) and len(models) > 1:
+            models = [m for m in models if any(step in tags for tags in _literals(m))]
+            continue
+        path = (*path, step)
+        if isinstance(step, str):
+            info = models[0].model_fields.get(step) if models else None
+            models = list(_models_in(info.annotation)) if info else []
+    return path, models
+
+
+def _literals(model: type[BaseModel]) -> Iterator[tuple[Any, ...]]:
+    return (get_args(info.annotation) for info in model.model_fields.values())
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models that occur in a type: of ``tuple[Criterion, ...] | None``, Criterion."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)
+
+
+def _wrong_tag(node: Node, path: Steps, models: _Models, detail: ErrorDetails) -> Problem:
+    """The key that says which kind of mapping this is, `kind`, is missing or unknown."""
+    key = detail["ctx"]["discriminator"].strip("'")
+    allowed = [tag for m in models for tag in get_args(m.model_fields[key].annotation)]
+    value = node.get(key)
+    if value is not None:
+        return value.problem((*path, key), _not_one_of(value, allowed))
+    message = f"the key {key} is required, but missing; allowed: {', '.join(allowed)}"
+    return node.problem((*path, key), message)
+
+
+def _not_one_of(node: Node, allowed: list[str]) -> str:
+    guess = did_you_mean(str(node.value), allowed)
+    return f"{describe(node)} is not allowed{guess}; allowed: {', '.join(allowed)}"
+
+
+def _message(node: Node, detail: ErrorDetails) -> str:
+    kind, text, context = detail["type"], detail["msg"], detail.get("ctx", {})
+    value = describe(node)
+    if kind == "literal_error":
+        return _not_one_of(node, re.findall("'([^']*)'", context["expected"]))
+    if kind == "value_error":
+        text = str(context["error"])
+        if isinstance(node.value, dict | list):
+            return text
+        # A validator of ours that knows a list of values ends its message with it.
+        allowed = text.partition("allowed: ")[2].split(", ")
+        return f"{value}{did_you_mean(str(node.value), allowed)}: {text}"
+    if kind == "too_short":
+        least, actual = context["min_length"], context["actual_length"]
+        return f"must have at least {least} item{'s' * (least > 1)}, but has {actual}"
+    hint = ""
+    if kind == "string_type" and isinstance(node.value, bool | int | float):
+        hint = f'; quote it: "{value}"'
+    must = f"be {_MUST_BE[kind]}" if kind in _MUST_BE else re.sub(r"^\w+ should ", "", text)
+    return f"must {must}, not {value}{hint}"

@@ -1,0 +1,262 @@
+"""Reads run specs and task files: YAML in, typed models out, or every problem with its position.
+
+A run spec is assembled from layers before it is checked: the files of its `extends` chain, a
+recipe, and options of the command line. Every value keeps the place where it was written.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .errors import (
+    COMMAND_LINE,
+    Entry,
+    Node,
+    Problem,
+    SpecError,
+    Steps,
+    describe,
+    did_you_mean,
+    dotted,
+    validate,
+)
+from .schema import RunSpec
+from .tasks import TaskFile
+from .yamlnodes import dump_yaml, from_data, read
+
+__all__ = ["LoadedSpec", "Problem", "SpecError", "dump_yaml", "load_run_spec", "load_task_file"]
+
+RECIPES = Path(__file__).parent / "recipes"
+DEFAULT_RECIPE = "harnessrl"
+
+
+@dataclass(frozen=True)
+class LoadedSpec:
+    """A checked run spec and where it came from."""
+
+    spec: RunSpec
+    task_files: tuple[Path, ...]
+    """`tasks.files` as absolute paths of existing files."""
+    recipe: str
+    """The recipe merged over the spec; `harnessrl` if none was."""
+    source: Node = field(repr=False, compare=False)
+
+    def problem(self, path: Steps, message: str) -> Problem:
+        """A problem at a place such as ``("tasks", "files", 0)``, or at the nearest one above."""
+        return self.source.at(path).problem(path, message)
+
+
+def load_run_spec(
+    path: Path, recipe: str | None = None, overrides: dict[str, Any] | None = None
+) -> LoadedSpec:
+    """Read the run spec at `path`, with `recipe` merged over it and `overrides` over both.
+
+    Task files are relative to the file that names them, those in `overrides` to the current
+    directory. Raises `SpecError` with everything wrong with the spec, its `extends` chain, the
+    recipe and the overrides; task files must exist but are not read.
+    """
+    problems: list[Problem] = []
+    source, whole = _read_chain(path, problems)
+    if recipe is not None:
+        names = sorted(file.stem for file in RECIPES.glob("*.yaml"))
+        if recipe in names:
+            layer, _ = _read_chain(RECIPES / f"{recipe}.yaml", problems)
+            source = _merge(source, layer, place=source)
+        else:
+            message = f"there is no recipe {recipe}{did_you_mean(recipe, names)}"
+            message += f"; available: {', '.join(names)}"
+            problems.append(Problem(COMMAND_LINE, 0, 0, "recipe", message))
+    if overrides:
+        source = _merge(source, from_data(overrides, problems), place=source)
+    spec = validate(RunSpec, source, problems, more_keys=("extends",), whole=whole)
+    task_files = _task_files(source, problems)
+    if spec is None or problems:
+        raise SpecError(_in_order(problems, path))
+    return LoadedSpec(spec, task_files, recipe or DEFAULT_RECIPE, source)
+
+
+def load_task_file(path: Path) -> TaskFile:
+    """Read a YAML task file. Raises `SpecError`; a task id used twice is a problem too."""
+    problems: list[Problem] = []
+    with _collector_paused():
+        source = _read_file(path, problems)
+        if source is None:
+            raise SpecError(problems)
+        tasks = validate(TaskFile, source, problems)
+        _check_ids(source, problems)
+    if tasks is None or problems:
+        raise SpecError(_in_order(problems, path))
+    return tasks
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """No garbage collection inside: with 10,000 tasks its passes over the nodes double the time."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _in_order(problems: list[Problem], first: Path) -> list[Problem]:
+    """Each problem once, the file `first` before others, top to bottom; the command line last."""
+    distinct: dict[tuple[Any, ...], Problem] = {}
+    for p in problems:
+        # An aliased value is wrong wherever its aliases stand, but written (and reported) once.
+        place = (p.line, p.column) if p.line else p.path
+        distinct.setdefault((p.file, place, p.message), p)
+    files = list(dict.fromkeys([str(first), *(p.file for p in problems)]))
+    files.sort(key=lambda file: file == COMMAND_LINE)
+    return sorted(distinct.values(), key=lambda p: (files.index(p.file), p.line, p.column))
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def _read_file(path: Path, problems: list[Problem]) -> Node | None:
+    """The mapping in a YAML file, or None. What is wrong with the file goes to `problems`."""
+    file = str(path)
+    try:
+        text = path.read_bytes().decode("utf-8")
+        root, found = read(text.removeprefix("\ufeff"), file)
+    except FileNotFoundError:
+        message = f"the file does not exist{_similar_file(path)}"
+    except IsADirectoryError:
+        message = "this is a folder, not a file"
+    except UnicodeDecodeError as error:
+        message = f"not UTF-8 text: {error.reason} at byte {error.start + 1}"
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        message = f"the file cannot be read: {getattr(error, 'strerror', None) or error}"
+    except SpecError as error:
+        problems += error.problems
+        return None
+    else:
+        problems += found
+        if isinstance(root.value, dict):
+            return root
+        if root.value is None:
+            message = "the file is empty"
+        else:
+            message = f"the file must hold a mapping (key: value), not {describe(root)}"
+    problems.append(Problem(file, 1, 1, "", message))
+    return None
+
+
+def _no_file(name: Node, path: Path) -> str:
+    """What is wrong with a `name` that leads to `path`, where there is no file."""
+    if os.path.isdir(path):
+        return f"{describe(name)} is a folder, not a file"
+    return f"{describe(name)} does not exist{_similar_file(path)}"
+
+
+def _similar_file(path: Path) -> str:
+    try:
+        return did_you_mean(path.name, os.listdir(path.parent))
+    except (OSError, ValueError):
+        return ""
+
+
+def _read_chain(path: Path, problems: list[Problem]) -> tuple[Node, bool]:
+    """The file at `path` over those it `extends`; False if the chain breaks off with a problem.
+
+    Raises `SpecError` if the first file cannot be read.
+    """
+    merged = _read_file(path, problems)
+    if merged is None:
+        raise SpecError(problems)
+    chain = [path]
+    target = _take_extends(merged)
+    while target is not None:
+        if not isinstance(target.value, str):
+            message = f"must be the path of another spec, not {describe(target)}"
+            problems.append(target.problem(("extends",), message))
+            return merged, False
+        file = chain[-1].parent / target.value
+        if not os.path.isfile(file):
+            problems.append(target.problem(("extends",), _no_file(target, file)))
+            return merged, False
+        chain.append(file)
+        if any(os.path.samefile(file, earlier) for earlier in chain[:-1]):
+            message = f"the chain is a circle: {' -> '.join(str(file) for file in chain)}"
+            problems.append(target.problem(("extends",), message))
+            return merged, False
+        parent = _read_file(file, problems)
+        if parent is None:
+            return merged, False
+        target = _take_extends(parent)
+        merged = _merge(parent, merged, place=merged)
+    return merged, True
+
+
+def _take_extends(root: Node) -> Node | None:
+    """The value of the key `extends`, which says how to read a file and is no part of the spec."""
+    entry = root.value.pop("extends", None) if isinstance(root.value, dict) else None
+    return entry.value if entry else None
+
+
+def _merge(low: Node, high: Node, place: Node) -> Node:
+    """`high` over `low`: mappings key by key, everything else replaced whole.
+
+    A merged mapping stands where `place` (one of the two) does: there its missing keys are missed.
+    """
+    if not (isinstance(low.value, dict) and isinstance(high.value, dict)):
+        return high
+    entries = dict(low.value)
+    for name, entry in high.value.items():
+        below = entries.get(name)
+        if below is None:
+            entries[name] = entry
+        else:
+            at = below if place is low else entry
+            entries[name] = Entry(at.key, _merge(below.value, entry.value, place=at.value))
+    return Node(place.file, place.line, place.column, entries, bad=low.bad or high.bad)
+
+
+def _items(node: Node | None) -> Iterator[tuple[int, Node]]:
+    if node is not None and isinstance(node.value, list):
+        yield from enumerate(node.value)
+
+
+def _task_files(source: Node, problems: list[Problem]) -> tuple[Path, ...]:
+    """The files named in `tasks.files`; what does not exist goes to `problems`."""
+    out = []
+    tasks = source.get("tasks")
+    for i, item in _items(tasks and tasks.get("files")):
+        if not isinstance(item.value, str):
+            continue  # reported by the types
+        folder = Path() if item.file == COMMAND_LINE else Path(item.file).parent
+        file = folder / item.value
+        if os.path.isfile(file):
+            out.append(file.resolve())
+        else:
+            problems.append(item.problem(("tasks", "files", i), _no_file(item, file)))
+    return tuple(out)
+
+
+def _check_ids(source: Node, problems: list[Problem]) -> None:
+    """Task ids are unique over both lists: a held-out task must not train under its own name."""
+    seen: dict[str, tuple[Steps, Node]] = {}
+    for section in ("train", "held_out"):
+        for i, task in _items(source.get(section)):
+            name = task.get("id")
+            if name is None or not isinstance(name.value, str):
+                continue
+            path = (section, i, "id")
+            if name.value in seen:
+                other, first = seen[name.value]
+                message = (
+                    f"{name.written} is the id of {dotted(other[:-1])} already "
+                    f"(line {first.line}, column {first.column})"
+                )
+                problems.append(name.problem(path, message))
+            else:
+                seen[name.value] = (path, name)

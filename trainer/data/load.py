@@ -1,0 +1,122 @@
+"""Task files to tasks. A row that cannot be trained on is refused with a reason, never dropped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...agents.scoring.checks import missing_resource
+from ...specs.errors import Problem
+from ...specs.loader import LoadedSpec, SpecError, load_task_file
+from ...specs.tasks import HeldOutTask, Pool, Task, TaskFile, TrainTask
+from .rows import read_rows
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A task that was left out: `file:line` (YAML: the task id) and why."""
+
+    where: str
+    reason: str
+
+
+@dataclass
+class Tasks:
+    """Everything that was read, and everything that was refused."""
+
+    train: dict[str, TrainTask] = field(default_factory=dict)
+    held_out: dict[str, HeldOutTask] = field(default_factory=dict)
+    refused: list[Refusal] = field(default_factory=list)
+
+    def refusal_lines(self) -> list[str]:
+        """One line a reason, with how many tasks it struck and where the first one is."""
+        counts = Counter(r.reason for r in self.refused)
+        first = {r.reason: r.where for r in reversed(self.refused)}
+        return [f"{n} x {reason} (first: {first[reason]})" for reason, n in counts.most_common()]
+
+    def as_file(self) -> TaskFile:
+        """The tasks as one resolved task file."""
+        return TaskFile(train=tuple(self.train.values()), held_out=tuple(self.held_out.values()))
+
+
+def load_tasks(loaded: LoadedSpec) -> Tasks:
+    """Read every task file of a spec.
+
+    Raises `SpecError` for files that cannot be read, ids used twice, or no training task at all.
+    """
+    tasks = Tasks()
+    for n, path in enumerate(loaded.task_files):
+        try:
+            for where, task in _read(path, tasks.refused):
+                _add(tasks, where, task)
+        except _TwiceError as twice:
+            raise SpecError([loaded.problem(("tasks", "files", n), str(twice))]) from None
+    if not tasks.train:
+        why = "; ".join(tasks.refusal_lines()) or "the task files hold no `train` task"
+        raise SpecError([loaded.problem(("tasks", "files"), f"no task to train on: {why}")])
+    return tasks
+
+
+def load_resolved(path: Path) -> Tasks:
+    """Read a run folder's tasks.yaml."""
+    file = load_task_file(path)
+    return Tasks({t.id: t for t in file.train}, {t.id: t for t in file.held_out})
+
+
+class _TwiceError(Exception):
+    """A task id that two files use."""
+
+
+def _add(tasks: Tasks, where: str, task: TrainTask | HeldOutTask) -> None:
+    if task.id in tasks.train or task.id in tasks.held_out:
+        raise _TwiceError(f"task id {task.id!r} ({where}) is used in an earlier task file too")
+    reason = unscorable(task)
+    if reason is not None:
+        tasks.refused.append(Refusal(where, reason))
+    elif isinstance(task, TrainTask):
+        tasks.train[task.id] = task
+    else:
+        tasks.held_out[task.id] = task
+
+
+def unscorable(task: Task) -> str | None:
+    """Why a task's rubric cannot be scored here, or None."""
+    if any(criterion.check is None for criterion in task.rubric):
+        return "a criterion has no check and needs a judge role; none is configured"
+    for criterion in task.rubric:
+        if criterion.check is not None and (missing := missing_resource(criterion.check)):
+            return f"a criterion cannot be scored on this machine: {missing}"
+    return None
+
+
+def _read(path: Path, refused: list[Refusal]) -> Iterator[tuple[str, TrainTask | HeldOutTask]]:
+    if path.suffix in (".yaml", ".yml"):
+        file = load_task_file(path)
+        for train in file.train:
+            pool = _merge_pools(train, file.shared_pool)
+            yield f"{path}: {train.id}", train.model_copy(update={"pool": pool})
+        for held_out in file.held_out:
+            yield f"{path}: {held_out.id}", held_out
+    elif path.suffix == ".jsonl":
+        for row in read_rows(path):
+            if isinstance(row.task, str):
+                refused.append(Refusal(row.where, row.task))
+            else:
+                yield row.where, row.task
+    else:
+        message = f"not a task file: {path.suffix or 'no suffix'}; allowed: .yaml, .yml, .jsonl"
+        raise SpecError([Problem(str(path), 1, 1, "", message)])
+
+
+def _merge_pools(task: TrainTask, shared: Pool) -> Pool:
+    taken = {c.id for c in (*task.rubric, *task.pool.criteria)}
+    criteria = [c for c in shared.criteria if c.id not in taken]
+    checklists: Sequence[tuple[str, ...]] = [
+        c for c in shared.checklists if c not in task.pool.checklists
+    ]
+    return Pool(
+        criteria=(*task.pool.criteria, *criteria),
+        checklists=(*task.pool.checklists, *checklists),
+    )

@@ -1,0 +1,159 @@
+"""JSONL rows of public sets as tasks. So far: IFEval's schema; rows that need a judge are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import regex
+from pydantic import ValidationError
+
+from ...specs.errors import Problem
+from ...specs.loader import SpecError
+from ...specs.tasks import (
+    Criterion,
+    IfevalCheck,
+    MentionsCheck,
+    Pool,
+    Quality,
+    RegexCheck,
+    RepetitionCheck,
+    TrainTask,
+    WordsCheck,
+)
+
+#: Words that say what to do rather than what about.
+_TASK_WORDS = frozenset(
+    """
+    a about above after all also an and answer any are as at be before being below between both
+    but by can capital comma commas could do does each end entire english every few first follow
+    following for from give had has have her here his how i if in include into is it its itself
+    just least less letter letters like line lowercase make many may me more most must my need
+    no not of on once one only or other our out over paragraph paragraphs please phrase possible
+    provide question repeat request respond response same say second sentence sentences should
+    show so some start such sure than that the their them then there these they this those three
+    times title to two under up us use used using very want was we were what when where which
+    who why will with within without word words would write your you
+    """.split()
+)
+CONCEPTS = 4  # concepts the derived quality looks for
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: `file:line`, and the task or the reason why it is refused."""
+
+    where: str
+    task: TrainTask | str
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """The rows of a JSONL file. Raises `SpecError` (`file:line:col`) where a line is no JSON object."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield Row(f"{path}:{number}", _task(_parse(path, number, line), path))
+
+
+def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    column, message = 1, ""
+    try:
+        row = json.loads(line.decode("utf-8"))
+        if isinstance(row, dict):
+            return row
+        message = f"a row must be a JSON object, not {type(row).__name__}"
+    except UnicodeDecodeError as error:
+        column, message = error.start + 1, f"byte {line[error.start]:#x} is not UTF-8"
+    except json.JSONDecodeError as error:
+        column, message = error.colno, f"not JSON: {error.msg}"
+    except RecursionError:
+        message = "nested too deeply"
+    raise SpecError([Problem(str(path), number, column, "", message)])
+
+
+def _task(row: dict[str, Any], path: Path) -> TrainTask | str:
+    if {"prompt", "instruction_id_list", "kwargs"} <= row.keys():
+        return _from_ifeval(row, path)
+    if {"rubric", "rubrics", "reward_model", "checklist"} & row.keys():
+        return "its criteria are natural language and need a judge role; none is configured"
+    return "not a known schema; so far: IFEval (key, prompt, instruction_id_list, kwargs)"
+
+
+def _from_ifeval(row: dict[str, Any], path: Path) -> TrainTask | str:
+    ids, arguments = row["instruction_id_list"], row["kwargs"]
+    if not isinstance(ids, list) or not isinstance(arguments, list) or len(ids) != len(arguments):
+        return "instruction_id_list and kwargs must be lists of one length"
+    try:
+        rubric = [
+            Criterion(
+                text=f"follows the instruction {name}",
+                points=1.0,
+                check=IfevalCheck(
+                    kind="ifeval",
+                    id=name,
+                    args={k: v for k, v in (given or {}).items() if v is not None},
+                ),
+            )
+            for name, given in zip(ids, arguments, strict=True)
+        ]
+        distinct = {criterion.id: criterion for criterion in rubric}
+        prompt = row["prompt"]
+        return TrainTask(
+            id=f"ifeval-{row.get('key', path.stem)}",
+            domain="instruction-following",
+            prompt=prompt,
+            rubric=tuple(distinct.values()),
+            quality=derive_quality(prompt),
+            pool=derive_pool(prompt),
+            source=path.name,
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return f"{where}: {first['msg']}"
+    except (AttributeError, TypeError):
+        return "a field has the wrong type"
+
+
+def subject_words(prompt: str) -> list[str]:
+    """The longest words of a prompt that say what it is about, in its order; at most `CONCEPTS`."""
+    words = [w for w in regex.findall(r"\p{L}{4,}", prompt.lower()) if w not in _TASK_WORDS]
+    distinct = list(dict.fromkeys(words))
+    longest = sorted(distinct, key=lambda w: (-len(w), distinct.index(w)))[:CONCEPTS]
+    return sorted(longest, key=distinct.index)
+
+
+def derive_quality(prompt: str) -> Quality | None:
+    """What the oracle can know without anybody describing a good answer: the prompt's subject.
+
+    Word stems (six letters) stand in for concepts. None when the prompt has no subject words.
+    """
+    concepts = [(word[:6],) for word in subject_words(prompt)]
+    return Quality(topic=tuple(concepts)) if concepts else None
+
+
+def derive_pool(prompt: str) -> Pool:
+    """Candidate criteria and a checklist from the prompt's words alone; some help, some do not."""
+    words = tuple(subject_words(prompt))
+    criteria = [
+        Criterion(text=text, points=2.0, check=check)
+        for text, check in (
+            ("is at least 12 words long", WordsCheck(kind="words", min=12)),
+            ("is at most 10 words long", WordsCheck(kind="words", max=10)),
+            ("repeats few word pairs", RepetitionCheck(kind="repetition", max_share=0.1)),
+            ("ends like a sentence", RegexCheck(kind="regex", pattern=r"[.!?][\"')]*\s*$")),
+            ("contains an exclamation mark", RegexCheck(kind="regex", pattern="!")),
+        )
+    ]
+    if not words:
+        return Pool(criteria=tuple(criteria))
+    one = MentionsCheck(kind="mentions", terms=words)
+    criteria.append(Criterion(text=f"mentions one of {', '.join(words)}", points=2.0, check=one))
+    if len(words) > 1:
+        two = MentionsCheck(kind="mentions", terms=words, at_least=2)
+        criteria.append(Criterion(text=f"mentions two of {', '.join(words)}", points=2.0, check=two))
+    checklist = (f"write about {', '.join(words)}", "finish your sentence")
+    return Pool(criteria=tuple(criteria), checklists=(checklist, ("be brief", "be polite")))

@@ -1,0 +1,176 @@
+"""The local engine: samples rollouts and takes GRPO steps on one set of fp32 weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...agents.policy import Request, Sample
+from ...specs.sampling import stream
+from ...specs.schema import LocalEngine
+from .generate import response_logprobs, sample_tokens
+from .grpo import Batch, Example, check_tokens, clipped_loss, make_batch
+
+#: Rollouts decoded together. More only costs memory: 64 fill two cores.
+DECODE_BATCH = 64
+
+
+class PromptTooLongError(Exception):
+    """A prompt (with its guidance) is longer than `engine.max_prompt_tokens`."""
+
+
+@dataclass(frozen=True)
+class UpdateStats:
+    """What one training step did to the weights."""
+
+    loss: float
+    grad_norm: float
+    clip_share: float
+    trained_rollouts: int
+
+
+class Engine:
+    """Holds the policy. `version` counts training steps; `sample` uses a bf16 copy of the weights.
+
+    The fp32 weights take the updates (bf16 would round small ones away); embeddings are frozen, so a
+    tied output head stays the one that was served.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, spec: LocalEngine, version: int = 0) -> None:
+        torch.set_num_threads(spec.threads or torch.get_num_threads())
+        torch.use_deterministic_algorithms(True)
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.spec = spec
+        self.tokenizer = tokenizer
+        self.model = model.to(self.device, torch.float32)
+        self.model.eval()  # no dropout: the old and the new log-probabilities are the same function
+        for name, parameter in self.model.named_parameters():
+            parameter.requires_grad_("embed" not in name and "lm_head" not in name)
+        self._sampler = copy.deepcopy(self.model).to(torch.bfloat16)
+        trainable = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(trainable, lr=spec.learning_rate, weight_decay=0.0)
+        self._version = version
+        self._tokenized: dict[str, list[int]] = {}
+        ends = self.model.generation_config.eos_token_id
+        listed = ends if isinstance(ends, list) else [ends]
+        self._ends = sorted({*listed, tokenizer.eos_token_id} - {None})
+
+    @property
+    def version(self) -> int:
+        """Training steps in the weights that `sample` uses."""
+        return self._version
+
+    def tokenize(self, prompt: str) -> list[int]:
+        """Token ids of a user message in the chat template, up to where the response starts."""
+        if prompt not in self._tokenized:
+            ids = self.tokenizer.apply_chat_template(
+                [{"role": "user", "content": prompt}], add_generation_prompt=True, return_dict=False
+            )
+            self._tokenized[prompt] = list(ids)
+        return self._tokenized[prompt]
+
+    def check_length(self, prompt: str) -> None:
+        """Raises `PromptTooLongError`: a prompt is never cut, since that could lose the guidance."""
+        n = len(self.tokenize(prompt))
+        if n > self.spec.max_prompt_tokens:
+            raise PromptTooLongError(
+                f"a prompt has {n} tokens; engine.max_prompt_tokens is "
+                f"{self.spec.max_prompt_tokens}: {prompt[:80]!r}"
+            )
+
+    def sample(self, requests: Sequence[Request], seed: int) -> list[Sample]:
+        """Sample one response a request, in order (see `agents.policy.Policy`)."""
+        samples: list[Sample] = []
+        for start in range(0, len(requests), DECODE_BATCH):
+            samples += self._decode(requests[start : start + DECODE_BATCH], seed)
+        return samples
+
+    def _decode(self, requests: Sequence[Request], seed: int) -> list[Sample]:
+        rows = {prompt: row for row, prompt in enumerate(dict.fromkeys(r.prompt for r in requests))}
+        for prompt in rows:
+            self.check_length(prompt)
+        limit = self.spec.max_new_tokens
+        uniform_BT = np.stack([stream(seed, *r.key).random(limit) for r in requests])
+        responses = sample_tokens(
+            self._sampler,
+            [self.tokenize(prompt) for prompt in rows],
+            [rows[r.prompt] for r in requests],
+            uniform_BT,
+            self._ends,
+            self.spec.temperature,
+        )
+        texts = self.tokenizer.batch_decode(responses, skip_special_tokens=True)
+        return [
+            Sample(text.strip(), tuple(ids), ids[-1] in self._ends)
+            for text, ids in zip(texts, responses, strict=True)
+        ]
+
+    def train(self, examples: Sequence[Example], normaliser: float) -> UpdateStats:
+        """Take `epochs` optimizer steps on a batch and move on to the next version.
+
+        `normaliser` divides the summed token losses; the caller counts it over the whole batch, so
+        leaving out rollouts with advantage 0 (which have no gradient) changes nothing.
+        """
+        useful = [e for e in examples if e.advantage != 0.0]
+        self._version += 1
+        if not useful:
+            return UpdateStats(0.0, 0.0, 0.0, 0)
+        batch = make_batch(useful, self.tokenize, self.device)
+        check_tokens(batch, useful, self.tokenize)
+        old_BT: torch.Tensor | None = None
+        for _ in range(self.spec.epochs):
+            with torch.autocast(self.device.type, torch.bfloat16):
+                logprobs_BT = self._logprobs(self.model, batch)
+            # Old log-probabilities are those under the loss's own prompt, before the first step.
+            old_BT = logprobs_BT.detach() if old_BT is None else old_BT
+            loss = clipped_loss(
+                logprobs_BT, old_BT, batch.advantages_B, batch.mask_BT, self.spec.clip, normaliser
+            )
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.value.backward()  # type: ignore[no-untyped-call]
+            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.spec.max_grad_norm)
+            self.optimizer.step()
+        self._sync_sampler()
+        return UpdateStats(float(loss.value), float(norm), loss.clip_share, len(useful))
+
+    @torch.no_grad()
+    def mean_logprob(self, examples: Sequence[Example]) -> float | None:
+        """Mean log-probability (nats a token) of responses under their loss prompts; None if none."""
+        if not examples:
+            return None
+        batch = make_batch(examples, self.tokenize, self.device)
+        logprobs_BT = self._logprobs(self._sampler, batch)
+        return float(logprobs_BT.sum() / batch.mask_BT.sum())
+
+    def _logprobs(self, model: Any, batch: Batch) -> torch.Tensor:
+        return response_logprobs(
+            model,
+            batch.prompts,
+            batch.owner,
+            batch.responses_BT,
+            batch.mask_BT,
+            self.spec.temperature,
+        )
+
+    @torch.no_grad()
+    def _sync_sampler(self) -> None:
+        for theirs, ours in zip(self._sampler.parameters(), self.model.parameters(), strict=True):
+            theirs.copy_(ours)
+
+    def save(self, folder: Path) -> None:
+        """Write `policy/` (a plain model folder) and `optimizer/` into a checkpoint folder."""
+        self.model.save_pretrained(folder / "policy")
+        self.tokenizer.save_pretrained(folder / "policy")
+        (folder / "optimizer").mkdir()
+        torch.save(self.optimizer.state_dict(), folder / "optimizer" / "adamw.pt")
+
+    def load_optimizer(self, folder: Path) -> None:
+        """Take the optimizer state of a checkpoint folder (the weights came with the model)."""
+        state = torch.load(folder / "optimizer" / "adamw.pt", weights_only=True)
+        self.optimizer.load_state_dict(state)

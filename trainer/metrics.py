@@ -1,0 +1,59 @@
+"""The health figures of one step, from its records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..agents.evolver.attribute import group_arrays
+from ..agents.scoring.diagnosis import pool, signal_interval, signal_rate
+from ..memory.records import Group
+from ..memory.rollouts import Rollout
+from ..specs.harness import HarnessState
+from ..specs.sampling import effective_tasks, probabilities, stream
+from ..specs.schema import RunSpec
+
+
+def step_metrics(
+    step: int,
+    harness: HarnessState,
+    spec: RunSpec,
+    groups: Sequence[Group],
+    rollouts: Sequence[Rollout],
+) -> dict[str, Any]:
+    """One line of metrics.jsonl, without what the engine adds. None: nothing to say, never 0."""
+    counts = pool(g.pairs for g in groups)
+    rng = stream(spec.seed, "signal-interval", step)
+    interval = signal_interval(group_arrays(groups), rng) or (None, None)
+    verdicts = [v for g in groups for column in g.met.values() for v in column]
+    p = spec.interfaces.p
+    chances = probabilities(harness, p.domain_shares, p.paused_weight)
+    changes = harness.changes.values()
+    return {
+        "step": step,
+        "harness_version": harness.version,
+        "reward_mean": _mean(r for g in groups for r in g.rewards),
+        "quality_mean": _mean(q for g in groups for q in g.quality),
+        "signal_rate": signal_rate(counts),
+        "signal_low": interval[0],
+        "signal_high": interval[1],
+        "zero_std_share": float(np.mean([g.collapse.startswith("collapsed") for g in groups])),
+        "unscored_share": float(np.mean([v is None for v in verdicts])),
+        "pairs": counts,
+        "collapse": dict(Counter(g.collapse for g in groups)),
+        "guided_share": float(np.mean([r.guided for r in rollouts])),
+        "effective_tasks": effective_tasks(list(chances.values())),
+        "criteria_active": sum(len(harness.rubric(task_id)) for task_id in harness.tasks),
+        "guided_tasks": sum(change.guidance is not None for change in changes),
+        "paused_tasks": sum(change.paused for change in changes),
+        "words_mean": float(np.mean([len(r.response.split()) for r in rollouts])),
+        "truncated_share": float(np.mean([not r.finished for r in rollouts])),
+    }
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return float(np.mean(known)) if known else None

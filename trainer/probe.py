@@ -1,0 +1,91 @@
+"""The before / after probe: a fixed set of rollouts under the plain prompt and the seed rubric."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from ..agents.policy import Policy, Request
+from ..agents.scoring.judge import Scorer
+from ..agents.usage import CountedPolicy
+from ..memory.records import Probe
+from ..specs.schema import RunSpec
+from ..specs.tasks import Task
+from .data.load import Tasks
+from .progress import Display
+from .start import Parts
+
+
+def probe_run(
+    when: Literal["before", "after"], parts: Parts, tasks: Tasks, spec: RunSpec, display: Display
+) -> None:
+    """Probe the training and the held-out tasks of a run and log what was found."""
+    splits: list[tuple[Literal["train", "held_out"], Mapping[str, Task]]] = [
+        ("train", tasks.train),
+        ("held_out", tasks.held_out),
+    ]
+    for split, members in splits:
+        if members and spec.logging.probe_samples:
+            display.say(f"probing {len(members)} {split} tasks {when} training")
+            found = probe(
+                CountedPolicy(parts.engine, parts.usage, "probe"),
+                parts.scorer,
+                members,
+                split,
+                when,
+                spec.logging.probe_samples,
+                spec.seed,
+                step=-1 if when == "before" else spec.engine.steps,
+                harness_version=parts.controller.harness.version,
+            )
+            parts.remember(found)
+
+
+def probe(
+    policy: Policy,
+    scorer: Scorer,
+    tasks: Mapping[str, Task],
+    split: Literal["train", "held_out"],
+    when: Literal["before", "after"],
+    samples: int,
+    seed: int,
+    step: int,
+    harness_version: int,
+) -> Probe:
+    """Mean R_raw under the seed rubrics, clipped to [0, 1] for display, and mean oracle quality.
+
+    The random streams depend on (seed, task, sample) only: before and after draw the same numbers.
+    """
+    requests = [
+        Request(task.prompt, ("probe", task.id, i)) for task in tasks.values() for i in range(samples)
+    ]
+    started = time.monotonic()
+    texts = [sample.text for sample in policy.sample(requests, seed)]
+    per_task: dict[str, tuple[float | None, float | None]] = {}
+    for n, task in enumerate(tasks.values()):
+        mine = texts[n * samples : (n + 1) * samples]
+        met_GK = scorer.verdicts(task, task.rubric, mine, "probe")
+        rewards_G = np.clip(scorer.rewards(task.rubric, met_GK), 0.0, 1.0)
+        per_task[task.id] = (_mean(rewards_G), _mean(scorer.quality(task, mine)))
+    return Probe(
+        id=f"p-{split}-{when}",
+        step=step,
+        harness_version=harness_version,
+        when=when,
+        split=split,
+        samples=samples,
+        reward=_mean([r for r, _ in per_task.values() if r is not None]),
+        quality=_mean([q for _, q in per_task.values() if q is not None]),
+        per_task=per_task,
+        words=float(np.mean([len(text.split()) for text in texts])),
+        seconds=time.monotonic() - started,
+    )
+
+
+def _mean(values: Sequence[float] | np.ndarray) -> float | None:
+    known = np.asarray(values, dtype=float)
+    known = known[~np.isnan(known)]
+    return float(known.mean()) if len(known) else None

@@ -1,0 +1,132 @@
+"""The decisions table: what was proposed, what the critic measured, and what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...memory.records import Decision, Diagnosis, Measurement, NoProposal
+from .data import RunData
+from .text import in_words, interval, number, plural, signed, spelled
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: a decision, or a diagnosis for which nothing was left to propose."""
+
+    anchor: str
+    outcome: str  # `accepted`, `rejected` or `no proposal`
+    step: int
+    task_id: str
+    failure: str
+    sentence: str  # of the diagnosis
+    update: str
+    rationale: str
+    revision: int | None  # None: no proposal
+    measured: list[str]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Decisions on one interface."""
+
+    interface: str
+    accepted: int
+    rejected: int
+    unmeasured: int  # rejected before anything was measured
+    rollouts: int  # fresh rollouts the critic spent
+
+
+def rows(data: RunData) -> list[Row]:
+    """Decisions and missing proposals in the order of the log."""
+    diagnoses = {diagnosis.id: diagnosis for diagnosis in data.of(Diagnosis)}
+    criteria = data.criteria
+    out: list[Row] = []
+    decisions = 0
+    for record in data.records:
+        if not isinstance(record, Decision | NoProposal):
+            continue
+        found = diagnoses.get(record.diagnosis_id)
+        failure = spelled(found.failure) if found else "diagnosis not in the log"
+        sentence = found.sentence if found else ""
+        if isinstance(record, NoProposal):
+            row = Row(
+                anchor="",
+                outcome="no proposal",
+                step=record.step,
+                task_id=record.task_id,
+                failure=failure,
+                sentence=sentence,
+                update="",
+                rationale="",
+                revision=None,
+                measured=[],
+                reason=record.reason,
+            )
+        else:
+            row = Row(
+                anchor=f"decision-{decisions}",
+                outcome="accepted" if record.accepted else "rejected",
+                step=record.step,
+                task_id=record.task_id,
+                failure=failure,
+                sentence=sentence,
+                update=in_words(record.update, criteria),
+                rationale=record.update.rationale,
+                revision=record.revision,
+                measured=_measured(record),
+                reason=record.reason,
+            )
+            decisions += 1
+        out.append(row)
+    return out
+
+
+def tallies(data: RunData) -> list[Tally]:
+    """Accepted and rejected decisions per interface, in the order p, g, c."""
+    out = []
+    for interface in "pgc":
+        here = [d for d in data.of(Decision) if d.update.interface == interface]
+        out.append(
+            Tally(
+                interface=interface,
+                accepted=sum(d.accepted for d in here),
+                rejected=sum(not d.accepted for d in here),
+                unmeasured=sum(not d.accepted and d.measured is None for d in here),
+                rollouts=sum(d.measured.rollouts for d in here if d.measured),
+            )
+        )
+    return out
+
+
+def _measured(decision: Decision) -> list[str]:
+    """The measurement, a line each: signal, gain, test, guards, evidence."""
+    found = decision.measured
+    if found is None:
+        return ["not measured"]
+    signal = "expected signal" if decision.update.interface == "p" else "signal rate"
+    gain = f"gain {signed(found.gain)} {interval(found.interval)}, margin {number(found.margin)}"
+    if decision.update.expected is not None:
+        gain += f" (proposer expected {signed(decision.update.expected)})"
+    return [
+        f"{signal} {number(found.before)} → {number(found.after)}",
+        gain,
+        _test(found),
+        *_guards(decision.update.interface, found),
+        f"on {plural(found.rollouts, 'fresh rollout')}"
+        if found.rollouts
+        else "on recorded rollouts",
+    ]
+
+
+def _test(found: Measurement) -> str:
+    relation = "<" if found.p_no_gain < found.alpha else "≥"
+    return f"p(no gain) {number(found.p_no_gain)} {relation} alpha {number(found.alpha)}"
+
+
+def _guards(interface: str, found: Measurement) -> list[str]:
+    sides = "plain → guided" if interface == "g" else "before → after"
+    return [
+        f"guard {spelled(name)} ({sides}): {number(before)} → {number(after)}"
+        for name, (before, after) in found.guards.items()
+    ]

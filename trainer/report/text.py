@@ -1,0 +1,100 @@
+"""Text and numbers as they stand on the page. Every function is pure."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+
+from markupsafe import Markup
+
+from ...specs.tasks import Criterion
+from ...specs.updates import Restore, Retire, Update, describe
+
+#: What stands where there is no number: nothing scored, no oracle, nothing measured.
+ABSENT = "–"  # noqa: RUF001 (an en dash, on purpose)
+_MINUS = "\N{MINUS SIGN}"
+
+#: Invisible characters that scripts and emoji need; they cannot reorder what stands around them.
+_HARMLESS = {"\n", "\t", "\u200c", "\u200d"}
+#: Control, format (bidi overrides among them), surrogate, line and paragraph separator.
+_UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+
+
+def neutralise(text: str) -> str:
+    """Make control, bidi and invisible characters visible, as in ``⟨U+202E⟩``.
+
+    Rollouts are untrusted: a bidi override could make a page read differently from what it holds,
+    and a lone surrogate (legal in JSON) cannot be written as UTF-8 at all.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        f"⟨U+{ord(char):04X}⟩"
+        if char not in _HARMLESS and unicodedata.category(char) in _UNSAFE
+        else char
+        for char in text.replace("\r\n", "\n")
+    )
+
+
+def finalize(value: object) -> object:
+    """Jinja's hook for every printed expression: neutralised, then escaped by autoescape."""
+    if isinstance(value, Markup):
+        return value
+    return neutralise(value if isinstance(value, str) else str(value))
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with fixed decimals; absent or not finite: a dash."""
+    if value is None or not math.isfinite(value):
+        return ABSENT
+    text = f"{value:.{digits}f}"
+    # "-0.000" is a rounding artefact.
+    return text.removeprefix("-") if float(text) == 0 else text.replace("-", _MINUS)
+
+
+def signed(value: float | None, digits: int = 3) -> str:
+    """A difference: always with its sign, 0 without."""
+    text = number(value, digits)
+    return f"+{text}" if value is not None and value > 0 and float(f"{value:.{digits}f}") else text
+
+
+def interval(pair: tuple[float, float] | None, digits: int = 3) -> str:
+    """``[low, high]``, or nothing."""
+    return "" if pair is None else f"[{number(pair[0], digits)}, {number(pair[1], digits)}]"
+
+
+def count(value: float | None) -> str:
+    """A whole number with thousands separated."""
+    return ABSENT if value is None else f"{round(value):,}"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds in the unit a person would choose."""
+    if seconds is None:
+        return ABSENT
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def plural(n: int, noun: str) -> str:
+    """``1 task``, ``2 tasks``."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+def spelled(name: str) -> str:
+    """A class name as DESIGN spells it: ``blind-low``, ``not enough evidence``."""
+    if name.startswith("blind_"):
+        return name.replace("_", "-")
+    return name.replace("_", " ")
+
+
+def in_words(update: Update, criteria: dict[str, Criterion]) -> str:
+    """`describe(update)`, plus the text of a criterion that it names by id only."""
+    words = describe(update)
+    if isinstance(update, Retire | Restore) and update.criterion_id in criteria:
+        words += f": {criteria[update.criterion_id].text!r}"
+    return words

@@ -1,0 +1,143 @@
+"""A run's folder: where everything lies, and checkpoints that are either complete or not there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..memory.files import write_atomic
+
+MARKER = "COMPLETE"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths inside `runs/<name>/` (DESIGN: section 11)."""
+
+    root: Path
+
+    @property
+    def spec(self) -> Path:
+        """The resolved spec."""
+        return self.root / "spec.yaml"
+
+    @property
+    def tasks(self) -> Path:
+        """The resolved tasks."""
+        return self.root / "tasks.yaml"
+
+    @property
+    def events(self) -> Path:
+        """The event log."""
+        return self.root / "events.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        """One line a step."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def rollouts(self) -> Path:
+        """Rollout text, one file a step."""
+        return self.root / "rollouts"
+
+    @property
+    def chroma(self) -> Path:
+        """The memory index."""
+        return self.root / "chroma"
+
+    @property
+    def graph(self) -> Path:
+        """LangGraph's checkpoints of the evolver."""
+        return self.root / "graph.sqlite"
+
+    @property
+    def provenance(self) -> Path:
+        """Versions, commit, seed, machine."""
+        return self.root / "provenance.json"
+
+    @property
+    def report(self) -> Path:
+        """The HTML report."""
+        return self.root / "report.html"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Checkpoint folders, `step-NNNNNN` after N steps."""
+        return self.root / "checkpoints"
+
+    def write_harness(self, version: int, text: str) -> None:
+        """Export one harness version."""
+        write_atomic(self.root / "harness" / f"{version:06d}.yaml", text)
+
+    def write_metrics(self, rows: list[dict[str, Any]]) -> None:
+        """Write the whole metrics file (it is small) so that it is never half a line long."""
+        write_atomic(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def new_run_folder(parent: Path, name: str) -> Path:
+    """`parent/name`, or `parent/name-2`, `-3`, ... if that is taken. Makes the folder."""
+    for n in range(1, 10_000):
+        root = parent / (name if n == 1 else f"{name}-{n}")
+        try:
+            root.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return root
+    raise FileExistsError(f"{parent}: no free name for {name}")
+
+
+def save_checkpoint(
+    run: RunFolder, steps: int, cursors: dict[str, Any], save_weights: Callable[[Path], None]
+) -> Path:
+    """Write the checkpoint after `steps` steps and remove the older ones.
+
+    Everything goes to a temporary folder; the marker, written last, lists every file with its size,
+    and one rename makes the checkpoint appear. Raises `OSError` (disk full) and leaves no trace then.
+    """
+    target = run.checkpoints / f"step-{steps:06d}"
+    scratch = run.checkpoints / f".{target.name}.tmp"
+    shutil.rmtree(scratch, ignore_errors=True)
+    try:
+        scratch.mkdir(parents=True)
+        save_weights(scratch)
+        (scratch / "controller.json").write_text(json.dumps(cursors, indent=1))
+        sizes = {str(p.relative_to(scratch)): p.stat().st_size for p in scratch.rglob("*") if p.is_file()}
+        write_atomic(scratch / MARKER, json.dumps(sizes, indent=1))
+        shutil.rmtree(target, ignore_errors=True)
+        scratch.rename(target)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    for old in run.checkpoints.glob("step-*"):
+        if old != target:
+            (old / MARKER).unlink(missing_ok=True)  # half-deleted is not complete either
+            shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def latest_checkpoint(run: RunFolder) -> tuple[int, Path] | None:
+    """(steps done, folder) of the newest complete checkpoint, or None."""
+    found = [
+        (int(path.name.removeprefix("step-")), path)
+        for path in run.checkpoints.glob("step-*")
+        if _is_complete(path)
+    ]
+    return max(found) if found else None
+
+
+def _is_complete(path: Path) -> bool:
+    marker = path / MARKER
+    if not marker.is_file():
+        return False
+    try:
+        sizes: dict[str, int] = json.loads(marker.read_text())
+    except ValueError:
+        return False
+    return all(
+        (path / name).is_file() and (path / name).stat().st_size == size for name, size in sizes.items()
+    )

@@ -1,0 +1,207 @@
+"""Putting a run together: from a spec and a run folder, fresh or at its newest checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from filelock import FileLock, Timeout
+from langgraph.checkpoint.sqlite import SqliteSaver
+
+from ..agents.evolver.critic import Critic
+from ..agents.evolver.evidence import Memory
+from ..agents.evolver.evolver import Evolver
+from ..agents.evolver.graph import build_graph
+from ..agents.evolver.proposers import Catalogue
+from ..agents.scoring.judge import Scorer
+from ..agents.usage import CountedPolicy, Usage
+from ..memory.events import EventLog, read_jsonl, read_log
+from ..memory.index import MemoryIndex
+from ..memory.records import Accepted, AnyRecord, Resumed, RunStarted
+from ..memory.rollouts import RolloutStore
+from ..specs.harness import HarnessState, apply
+from ..specs.loader import dump_yaml
+from ..specs.schema import RunSpec
+from .controller import Controller
+from .data.load import Tasks
+from .local.engine import Engine
+from .local.model import load, resolve
+from .runfolder import RunFolder, latest_checkpoint
+
+
+class RunBusyError(Exception):
+    """Another process is writing to this run folder."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A run, ready to take step number `steps_done` (counting from 0)."""
+
+    engine: Engine
+    controller: Controller
+    scorer: Scorer
+    usage: Usage
+    memory: Memory
+    log: EventLog
+    metrics: list[dict[str, Any]]
+    steps_done: int
+
+    def remember(self, record: AnyRecord) -> None:
+        """Log one record (the log first: the index can be rebuilt from it)."""
+        self.log.append([record])
+        self.memory.add([record])
+
+
+@dataclass(frozen=True)
+class _Past:
+    """What a run folder holds that still counts."""
+
+    records: list[AnyRecord]
+    harness: HarnessState
+    metrics: list[dict[str, Any]]
+    usage: Usage
+    steps_done: int
+    checkpoint: Path | None
+
+
+@contextlib.contextmanager
+def assemble(spec: RunSpec, recipe: str, tasks: Tasks, run: RunFolder, resume: bool) -> Iterator[Parts]:
+    """Build every part of a run and hold its folder until the block ends.
+
+    Raises `RunBusyError`, `PolicyNotFoundError`, `PromptTooLongError`.
+    """
+    with locked(run), contextlib.ExitStack() as stack:
+        log = EventLog(run.events)
+        past = _past(log, tasks, run) if resume else None
+        if past is None or past.checkpoint is None:
+            past = _beginning(log, recipe, spec, tasks, run)
+        engine = _engine(spec, past)
+        for task in tasks.train.values():
+            engine.check_length(task.prompt)
+        memory = Memory(RolloutStore(run.rollouts), MemoryIndex(run.chroma), list(past.records))
+        stack.callback(memory.index.close)
+        memory.index.rebuild(past.records)
+        scorer = Scorer(spec.oracle, past.usage, spec.reward.max_dropped)
+        evolver = None
+        if spec.evolves:
+            evolver = Evolver(
+                build_graph(stack.enter_context(_graph_store(run, past.steps_done))),
+                Catalogue(memory, scorer, spec),
+                Critic(CountedPolicy(engine, past.usage, "critic"), scorer, memory, spec),
+                memory,
+                spec,
+            )
+        controller = Controller(
+            spec, past.harness, scorer, past.usage, memory, log, evolver, _exporter(run)
+        )
+        yield Parts(engine, controller, scorer, past.usage, memory, log, past.metrics, past.steps_done)
+
+
+def _beginning(log: EventLog, recipe: str, spec: RunSpec, tasks: Tasks, run: RunFolder) -> _Past:
+    started = RunStarted(
+        id="run",
+        step=-1,
+        harness_version=0,
+        name=run.root.name,
+        seed=spec.seed,
+        recipe=recipe,
+        task_ids=list(tasks.train),
+    )
+    log.append([started])
+    harness = HarnessState(tasks.train)
+    _exporter(run)(harness)
+    return _Past([started], harness, [], Usage(), 0, None)
+
+
+def _past(log: EventLog, tasks: Tasks, run: RunFolder) -> _Past | None:
+    """The state at the newest complete checkpoint; None if there is none (then all is void)."""
+    found = latest_checkpoint(run)
+    steps_done = -1 if found is None else found[0]
+    log.append([Resumed(id=f"r-{steps_done:06d}", step=steps_done, harness_version=0)])
+    if found is None:
+        return None
+    records = read_log(run.events)
+    harness = HarnessState(tasks.train)
+    for record in records:
+        if isinstance(record, Accepted):
+            harness = apply(harness, record.updates)
+    rows: list[dict[str, Any]] = read_jsonl(run.metrics)
+    cursors = json.loads((found[1] / "controller.json").read_text())
+    return _Past(
+        records,
+        harness,
+        [row for row in rows if row["step"] < steps_done],
+        Usage(**cursors["usage"]),
+        *found,
+    )
+
+
+def _engine(spec: RunSpec, past: _Past) -> Engine:
+    """The engine with the checkpoint's weights and optimizer, or with the policy's own."""
+    if past.checkpoint is None:
+        model, tokenizer = load(resolve(spec.roles.policy.model))
+        return Engine(model, tokenizer, spec.engine)
+    model, tokenizer = load(past.checkpoint / "policy")
+    engine = Engine(model, tokenizer, spec.engine, version=past.steps_done)
+    engine.load_optimizer(past.checkpoint)
+    return engine
+
+
+@contextlib.contextmanager
+def _graph_store(run: RunFolder, steps_done: int) -> Iterator[SqliteSaver]:
+    """LangGraph's SQLite saver, without the threads of steps that a resume has voided."""
+    with contextlib.closing(sqlite3.connect(run.graph, check_same_thread=False)) as connection:
+        saver = SqliteSaver(connection)
+        saver.setup()
+        threads = connection.execute("SELECT DISTINCT thread_id FROM checkpoints").fetchall()
+        for (thread,) in threads:
+            if int(thread.split("-")[1]) >= steps_done:  # see evolver.thread_id
+                saver.delete_thread(thread)
+        yield saver
+
+
+def _exporter(run: RunFolder) -> Callable[[HarnessState], None]:
+    def export(harness: HarnessState) -> None:
+        run.write_harness(harness.version, dump_yaml(harness.export()))
+
+    return export
+
+
+@contextlib.contextmanager
+def locked(run: RunFolder) -> Iterator[None]:
+    """Hold a run folder against other processes. Raises `RunBusyError`."""
+    lock = FileLock(run.root / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise RunBusyError(f"{run.root}: another process is training here") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C or SIGTERM asks for a stop after the current step; a second one is final."""
+    asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

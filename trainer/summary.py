@@ -1,0 +1,34 @@
+"""What a finished run comes to, in a few lines."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ..memory.events import read_jsonl, read_log
+from ..memory.records import Decision, Probe
+from .progress import figure
+from .runfolder import RunFolder
+
+
+def summary_lines(run: RunFolder) -> list[str]:
+    """Before and after on both splits, updates by interface, and what was spent."""
+    records = read_log(run.events)
+    probes = {(r.split, r.when): r for r in records if isinstance(r, Probe)}
+    lines = []
+    for split in ("train", "held_out"):
+        before, after = probes.get((split, "before")), probes.get((split, "after"))
+        if before and after:
+            lines.append(
+                f"{split + ' tasks:':15} reward {figure(before.reward)} -> {figure(after.reward)}, "
+                f"quality {figure(before.quality)} -> {figure(after.quality)}, "
+                f"words {before.words:.0f} -> {after.words:.0f}"
+            )
+    decisions = [r for r in records if isinstance(r, Decision)]
+    for told, accepted in (("accepted", True), ("rejected", False)):
+        counts = Counter(d.update.interface for d in decisions if d.accepted == accepted)
+        by_interface = ", ".join(f"{name} {n}" for name, n in sorted(counts.items()))
+        lines.append(f"{told} updates: {counts.total()}{f' ({by_interface})' if counts else ''}")
+    rows = read_jsonl(run.metrics)
+    if rows:
+        lines.append(f"rollouts: {rows[-1]['rollouts']}, tokens: {rows[-1]['tokens']}")
+    return lines

@@ -1,0 +1,144 @@
+"""A whole run, top to bottom: probe, train under the living harness, probe, report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from ..agents.policy import Sample
+from ..agents.scoring.reward import Floats
+from ..agents.usage import CountedPolicy
+from ..memory.records import RunFinished
+from ..specs.schema import RunSpec
+from .controller import Claim, StepStats, Submission
+from .data.load import Tasks
+from .local.grpo import Example
+from .probe import probe_run
+from .progress import Display
+from .report.build import build_report
+from .runfolder import RunFolder, save_checkpoint
+from .start import Parts, assemble, interruptible
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended."""
+
+    run: RunFolder
+    steps_done: int
+    finished: bool
+
+
+def train(
+    spec: RunSpec, recipe: str, tasks: Tasks, run: RunFolder, resume: bool, with_probe: bool
+) -> Result:
+    """Train to the end, or to the first Ctrl-C (which saves a checkpoint after the current step).
+
+    Raises `RunBusyError`, `PolicyNotFoundError`, `PromptTooLongError`, or `OSError` (disk full).
+    """
+    display = Display(spec.engine.steps)
+    display.say(f"loading {spec.roles.policy.model}")
+    with (
+        assemble(spec, recipe, tasks, run, resume) as parts,
+        interruptible() as interrupted,
+        display.starting_at(parts.steps_done),
+    ):
+        engine, controller, step = parts.engine, parts.controller, parts.steps_done
+        policy = CountedPolicy(engine, parts.usage, "train")
+        if with_probe and step == 0:
+            probe_run("before", parts, tasks, spec, display)
+        while step < spec.engine.steps and not interrupted():
+            lap = _Laps()
+            # Sample tasks ~ p_t and roll out pi_t(. | x, g_t).
+            claims = controller.claim(step, range(spec.engine.tasks_per_step))
+            requests = [request for claim in claims for request in claim.requests]
+            responses = policy.sample(requests, spec.seed)
+            lap("rollout")
+            # Judge with c_t. Rewards and advantages are the controller's.
+            controller.submit(_submissions(claims, responses))
+            advantages_SG = controller.advantages(step)
+            lap("score")
+            # GRPO update, by default under the plain prompt.
+            examples = _examples(claims, responses, advantages_SG, spec)
+            guided = [g for claim in claims for g in claim.guided]
+            plain_logprob = engine.mean_logprob(
+                [e for e, is_guided in zip(examples, guided, strict=True) if is_guided]
+            )
+            update = engine.train(examples, _normaliser(examples, spec))
+            lap("train")
+            # Evidence into memory; the evolver looks; accepted updates make H_{t+1}.
+            stats = StepStats(update.loss, update.grad_norm, update.clip_share, plain_logprob)
+            metrics = controller.step_done(step, stats, display.say)
+            lap("record")
+            lap.seconds["record"] -= metrics["seconds"]["evolve"]  # which is told apart
+            step += 1
+            if interrupted() or _checkpoint_due(step, spec):
+                _save(parts, run, step)
+                lap("save")
+            metrics["seconds"] = lap.seconds | metrics["seconds"]
+            parts.metrics.append(metrics)
+            run.write_metrics(parts.metrics)
+            display.step(metrics)
+        finished = step == spec.engine.steps
+        if finished and with_probe:
+            probe_run("after", parts, tasks, spec, display)
+        if finished:
+            version = controller.harness.version
+            totals = asdict(parts.usage)
+            parts.remember(RunFinished(id="end", step=step, harness_version=version, **totals))
+        display.say("writing the report")
+        build_report(run.root)
+    return Result(run, step, finished)
+
+
+def _submissions(claims: Sequence[Claim], responses: Sequence[Sample]) -> list[Submission]:
+    places = [(claim, i) for claim in claims for i in range(len(claim.requests))]
+    return [
+        Submission(claim.step, claim.slot, i, response)
+        for (claim, i), response in zip(places, responses, strict=True)
+    ]
+
+
+def _examples(
+    claims: Sequence[Claim], responses: Sequence[Sample], advantages_SG: Floats, spec: RunSpec
+) -> list[Example]:
+    """Rollouts as the loss sees them: under the plain prompt unless g.train_on says otherwise."""
+    prompts = [
+        claim.prompt if spec.interfaces.g.train_on == "plain" else request.prompt
+        for claim in claims
+        for request in claim.requests
+    ]
+    return [
+        Example(prompt, response.token_ids, float(advantage))
+        for prompt, response, advantage in zip(prompts, responses, advantages_SG.flatten(), strict=True)
+    ]
+
+
+def _normaliser(examples: Sequence[Example], spec: RunSpec) -> float:
+    """Tokens the summed loss is divided by: the batch's, or (dr_grpo) the most it could have."""
+    if spec.reward.advantage == "dr_grpo":
+        return float(len(examples) * spec.engine.max_new_tokens)
+    return float(sum(len(e.response_ids) for e in examples))
+
+
+def _checkpoint_due(step: int, spec: RunSpec) -> bool:
+    return step == spec.engine.steps or step % spec.logging.checkpoint_every == 0
+
+
+def _save(parts: Parts, run: RunFolder, step: int) -> None:
+    cursors = {"steps": step, "usage": vars(parts.usage)}
+    save_checkpoint(run, step, cursors, parts.engine.save)
+
+
+class _Laps:
+    """Wall seconds of the parts of a step: `lap("train")` books the time since the last lap."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.monotonic()
+
+    def __call__(self, name: str) -> None:
+        now = time.monotonic()
+        self.seconds[name] = now - self._last
+        self._last = now
