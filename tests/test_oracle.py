@@ -62,7 +62,7 @@ def test_off_topic_never_outranks_on_topic_and_sound() -> None:
     perfect_but_off_topic = "my aunt bakes bread when the sun comes up."
     parts = measure_quality(QUALITY, PROMPT, perfect_but_off_topic).parts
     assert parts == {"topic": 0.0, "asks": 1.0, "complete": 1.0, "sound": 1.0}
-    barely = "The Kitten, Of Mine, Was There, And So Was The"
+    barely = "a Kitten, Of mine, was there, and so was the"
     quality = QUALITY.model_copy(update={"complete_words": 40})
     least = measure_quality(quality, PROMPT, barely)
     assert least.parts["asks"] < 0.2 and least.parts["complete"] == 0.0
@@ -72,7 +72,7 @@ def test_off_topic_never_outranks_on_topic_and_sound() -> None:
 
 def test_the_bound_holds_for_any_number_of_concepts() -> None:
     off_topic = oracle.OFF_TOPIC_SHARE * (1.0 - WEIGHTS["topic"])
-    assert off_topic < WEIGHTS["sound"]
+    assert off_topic < oracle.THIN_TOPIC_SHARE * WEIGHTS["sound"]
     assert sum(WEIGHTS.values()) == pytest.approx(1.0)
 
 
@@ -90,7 +90,7 @@ def test_total_rises_with_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
                 totals.append(total("any three words"))
             assert totals == sorted(totals)
             assert len(set(totals)) == len(steps)
-            assert 0.0 <= totals[0] and totals[-1] <= 1.0
+            assert totals[0] >= 0.0 and totals[-1] <= 1.0
 
 
 def test_topic_is_the_share_of_concepts() -> None:
@@ -154,6 +154,8 @@ def test_complete(text: str, grade: float) -> None:
         ("Describe the rain to a friend who has never seen any of it.", 0.0),
         ("~~ ## 12 %% rain && roof ** 99 == [ ]", 0.0),
         ("rain roof fire dog night wind lamp street", 0.0),
+        ("The Old Dog lay by the Fire of the Inn", 0.5),
+        ("An Old Dog And The Fire In The Inn", 0.0),
     ],
 )
 def test_sound(text: str, grade: float) -> None:

@@ -110,6 +110,9 @@ def train(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run folder.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where the run folder is made; default: the spec's.")
+    ] = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Go on with this run folder.")
     ] = None,
@@ -133,6 +136,8 @@ def train(
         options["seed"] = seed
     if name is not None:
         options["name"] = name
+    if folder is not None:
+        options["logging"] = {"folder": str(folder)}
     if tasks:
         options["tasks"] = {"files": [str(path) for path in tasks]}
     if resume is not None:
@@ -274,7 +279,7 @@ def _resume(
     if spec is not None:
         given, given_tasks = _load(spec, recipe, options)
         changed = _differences(stored.spec.model_dump(), given.spec.model_dump())
-        changed = [line for line in changed if not line.startswith(("name:", "tasks.files"))]
+        changed = [line for line in changed if not line.startswith(("name:", "tasks.files", "logging.folder"))]
         if given_tasks.as_file() != tasks.as_file():
             changed.append("the tasks differ from those the run was started with")
         if changed:
@@ -347,3 +352,7 @@ def _check_run(root: Path) -> None:
 def _fail(message: str, code: int = 1) -> NoReturn:
     typer.echo(message, err=True)
     sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

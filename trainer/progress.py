@@ -79,7 +79,10 @@ class Display:
         else:
             cells = "  ".join(f"{k} {v}" for k, v in zip(COLUMNS[1:], row[1:], strict=True))
             self.console.print(
-                f"step {done}/{self.steps}  {cells}  {left}", markup=False, highlight=False
+                f"step {done}/{self.steps}  {cells}  {left}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
             )
 
     def time_left(self, done: int) -> str:

@@ -18,9 +18,11 @@ from ...specs.tasks import Asks, Quality
 
 WEIGHTS = {"topic": 0.35, "asks": 0.25, "complete": 0.20, "sound": 0.20}
 
-#: What a response keeps of its total when it covers no concept of the task. Below this, being on
-#: topic always wins: off-topic is at most 0.25 * 0.65, on-topic and sound text at least 0.2.
-OFF_TOPIC_SHARE = 0.25
+#: What the other parts count for when the response covers none of the task's concepts, and when it
+#: covers fewer than half of them (one word of the subject may be there by chance). An off-topic
+#: response gets at most 0.15 * 0.65, an on-topic sound one at least 0.6 * 0.2: on topic always wins.
+OFF_TOPIC_SHARE = 0.15
+THIN_TOPIC_SHARE = 0.6
 
 #: What is kept when the text is degenerate: words of the subject in a heap are no answer.
 DEGENERATE_SHARE = 0.5
@@ -40,8 +42,8 @@ class QualityScore:
 def measure_quality(quality: Quality, prompt: str, response: str) -> QualityScore:
     """Measure `response` to `prompt` against `quality`: deterministic, monotone in every part.
 
-    The total is the weighted mean of the parts, cut down when the response is off topic (no concept
-    covered) or degenerate (sound = 0). A response of fewer than three words scores 0 throughout.
+    The total is the weighted mean of the parts, cut down when the response is hardly or not on topic
+    or degenerate (sound = 0). A response of fewer than three words scores 0 throughout.
     """
     text = _plain_quotes(response).strip()
     words = _words(text)
@@ -53,9 +55,10 @@ def measure_quality(quality: Quality, prompt: str, response: str) -> QualityScor
         "complete": complete_part(quality.complete_words, text),
         "sound": sound_part(_plain_quotes(prompt), text),
     }
-    total = sum(WEIGHTS[name] * value for name, value in parts.items())
-    if parts["topic"] == 0.0:
-        total *= OFF_TOPIC_SHARE
+    topic = parts["topic"]
+    others = sum(WEIGHTS[name] * value for name, value in parts.items() if name != "topic")
+    counts = OFF_TOPIC_SHARE if topic == 0.0 else THIN_TOPIC_SHARE if topic < 0.5 else 1.0
+    total = WEIGHTS["topic"] * topic + counts * others
     if parts["sound"] == 0.0:
         total *= DEGENERATE_SHARE
     return QualityScore(round(total, 6), parts)
@@ -178,6 +181,7 @@ def sound_part(prompt: str, text: str) -> float:
     opening = words[:50]  # long sound text repeats words too
     variety = len(set(opening)) / len(opening)
     copied = _longest_copy(_words(prompt), words)
+    odd_capitals = len(regex.findall(r"(?<=[^.!?\n]\s)\p{Lu}\p{L}+", text)) / len(words)
     plain_words = sum(word in _FUNCTION_WORDS for word in words) / len(words)
     flaws = (
         _grade(repeats, 0.12, 0.3)
@@ -185,6 +189,7 @@ def sound_part(prompt: str, text: str) -> float:
         + _grade(copied, 5, 8)
         + _grade(1.0 - letters / visible, 0.15, 0.35)
         + _grade(0.2 - plain_words, 0.0, 0.15)
+        + _grade(odd_capitals, 0.25, 0.6)
         + (1.0 if _CHAT.search(lowered) else 0.0)
         + (0.5 if _META.search(lowered) else 0.0)
     )

@@ -19,6 +19,8 @@ from .grpo import Batch, Example, check_tokens, clipped_loss, make_batch
 
 #: Rollouts decoded together. More only costs memory: 64 fill two cores.
 DECODE_BATCH = 64
+#: Rollouts of similar length in one backward pass: little padding, and a bounded peak of memory.
+TRAIN_BATCH = 16
 
 
 class PromptTooLongError(Exception):
@@ -45,6 +47,7 @@ class Engine:
     def __init__(self, model: Any, tokenizer: Any, spec: LocalEngine, version: int = 0) -> None:
         torch.set_num_threads(spec.threads or torch.get_num_threads())
         torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # a debugging aid, and slow
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.spec = spec
         self.tokenizer = tokenizer
@@ -54,7 +57,7 @@ class Engine:
             parameter.requires_grad_("embed" not in name and "lm_head" not in name)
         self._sampler = copy.deepcopy(self.model).to(torch.bfloat16)
         trainable = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(trainable, lr=spec.learning_rate, weight_decay=0.0)
+        self.optimizer = torch.optim.AdamW(trainable, lr=spec.learning_rate, weight_decay=0.0, fused=True)
         self._version = version
         self._tokenized: dict[str, list[int]] = {}
         ends = self.model.generation_config.eos_token_id
@@ -121,32 +124,46 @@ class Engine:
         self._version += 1
         if not useful:
             return UpdateStats(0.0, 0.0, 0.0, 0)
-        batch = make_batch(useful, self.tokenize, self.device)
-        check_tokens(batch, useful, self.tokenize)
-        old_BT: torch.Tensor | None = None
+        batches = self._batches(useful)
+        old: dict[int, torch.Tensor] = {}
         for _ in range(self.spec.epochs):
-            with torch.autocast(self.device.type, torch.bfloat16):
-                logprobs_BT = self._logprobs(self.model, batch)
-            # Old log-probabilities are those under the loss's own prompt, before the first step.
-            old_BT = logprobs_BT.detach() if old_BT is None else old_BT
-            loss = clipped_loss(
-                logprobs_BT, old_BT, batch.advantages_B, batch.mask_BT, self.spec.clip, normaliser
-            )
             self.optimizer.zero_grad(set_to_none=True)
-            loss.value.backward()  # type: ignore[no-untyped-call]
+            total, clipped = 0.0, 0.0
+            for n, batch in enumerate(batches):
+                with torch.autocast(self.device.type, torch.bfloat16):
+                    logprobs_BT = self._logprobs(self.model, batch)
+                # Old log-probabilities: under the loss's own prompt, before the first step.
+                old_BT = old.setdefault(n, logprobs_BT.detach())
+                loss = clipped_loss(
+                    logprobs_BT, old_BT, batch.advantages_B, batch.mask_BT, self.spec.clip, normaliser
+                )
+                loss.value.backward()  # type: ignore[no-untyped-call]
+                total += loss.value.item()
+                clipped += loss.clipped_tokens
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.spec.max_grad_norm)
             self.optimizer.step()
         self._sync_sampler()
-        return UpdateStats(float(loss.value), float(norm), loss.clip_share, len(useful))
+        tokens = sum(len(e.response_ids) for e in useful)
+        return UpdateStats(total, norm.item(), clipped / tokens, len(useful))
+
+    def _batches(self, examples: Sequence[Example]) -> list[Batch]:
+        """Batches of similar length, each through the token-equality check."""
+        by_length = sorted(examples, key=lambda e: len(e.response_ids))
+        batches = []
+        for start in range(0, len(by_length), TRAIN_BATCH):
+            part = by_length[start : start + TRAIN_BATCH]
+            batch = make_batch(part, self.tokenize, self.device)
+            check_tokens(batch, part, self.tokenize)
+            batches.append(batch)
+        return batches
 
     @torch.no_grad()
     def mean_logprob(self, examples: Sequence[Example]) -> float | None:
         """Mean log-probability (nats a token) of responses under their loss prompts; None if none."""
         if not examples:
             return None
-        batch = make_batch(examples, self.tokenize, self.device)
-        logprobs_BT = self._logprobs(self._sampler, batch)
-        return float(logprobs_BT.sum() / batch.mask_BT.sum())
+        logprobs = [self._logprobs(self._sampler, batch).sum() for batch in self._batches(examples)]
+        return float(sum(logprobs)) / sum(len(e.response_ids) for e in examples)
 
     def _logprobs(self, model: Any, batch: Batch) -> torch.Tensor:
         return response_logprobs(

@@ -75,10 +75,10 @@ def check_tokens(batch: Batch, examples: Sequence[Example], tokenize: Callable[[
 
 @dataclass(frozen=True)
 class Loss:
-    """The scalar to minimise, and the share of response tokens whose gradient the clip removed."""
+    """The scalar to minimise, and how many response tokens' gradients the clip removed."""
 
     value: Tensor
-    clip_share: float
+    clipped_tokens: int
 
 
 def clipped_loss(
@@ -95,5 +95,4 @@ def clipped_loss(
     plain_BT = ratio_BT * advantages_B1
     clipped_BT = ratio_BT.clamp(1 - clip, 1 + clip) * advantages_B1
     value = -(torch.minimum(plain_BT, clipped_BT) * mask_BT).sum() / normaliser
-    removed = ((clipped_BT < plain_BT) * mask_BT).sum() / mask_BT.sum().clamp(min=1)
-    return Loss(value, float(removed))
+    return Loss(value, int(((clipped_BT < plain_BT) * mask_BT).sum()))

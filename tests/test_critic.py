@@ -1,0 +1,553 @@
+"""The critic on scripted policies: what it samples, what it measures, and how often it is fooled."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harnessrl.agents.evolver import critic as critic_module
+from harnessrl.agents.evolver.critic import Critic, StalePolicyError, guided_count
+from harnessrl.agents.evolver.decision import Outcome
+from harnessrl.agents.evolver.evidence import Memory
+from harnessrl.agents.policy import Request
+from harnessrl.agents.scoring.judge import Scorer
+from harnessrl.agents.usage import CountedPolicy, Usage
+from harnessrl.memory.records import RECORD
+from harnessrl.prompts import guided_prompt
+from harnessrl.specs.harness import Guidance, HarnessState, UpdateError, apply
+from harnessrl.specs.schema import Oracle
+from harnessrl.specs.tasks import Criterion
+from harnessrl.specs.updates import Add, Boost, Mount, Pause, Resume, Retire, Unmount, Update
+from scripted import (
+    PlainScorer,
+    ScriptedPolicy,
+    Write,
+    by_index,
+    group_record,
+    harness_of,
+    make_decision,
+    make_memory,
+    make_spec,
+    make_task,
+    says,
+)
+
+STEP = 4
+TASK = make_task("t")
+ADD_BETA = Add(task_ids=("t",), rationale="", criterion=says("beta"))
+
+
+def mount(*checklist: str, share: float = 0.5) -> Mount:
+    return Mount(task_ids=("t",), rationale="", checklist=checklist or ("say alpha",), share=share)
+
+
+class World:
+    """A critic over one scripted policy; `judge` measures an update there."""
+
+    def __init__(self, folder: Path, write: Write, group_size: int = 8, **spec: Any) -> None:
+        self.policy = ScriptedPolicy(write, version=STEP + 1)
+        self.memory = make_memory(folder)
+        self.spec = make_spec(group_size=group_size, **spec)
+        self.critic = Critic(self.policy, PlainScorer(), self.memory, self.spec)
+
+    def judge(
+        self,
+        update: Update,
+        harness: HarnessState | None = None,
+        revision: int = 0,
+        step: int = STEP,
+    ) -> Outcome:
+        return self.critic.judge(update, harness or harness_of(TASK), step, revision)
+
+
+# --- what is sampled -----------------------------------------------------------------------------
+
+NOISE = by_index([f"{i % 7 / 10:.1f} {('alpha', 'beta')[i % 2]}" for i in range(64)])
+#: Beta says what quality says; alpha is the other way round.
+CLEAR = by_index([f"{0.1 + i % 4 / 10:.1f} {('alpha', 'beta')[i % 4 // 2]}" for i in range(64)])
+
+
+def test_a_c_update_is_judged_on_one_set_of_fresh_rollouts(tmp_path: Path) -> None:
+    world = World(tmp_path, CLEAR)
+    found = world.judge(Add(task_ids=("t",), rationale="", criterion=says("beta", 3.0)))
+    assert found.accepted and found.measured.rollouts == 32
+    assert len(world.policy.requests) == 32  # not 32 before and 32 after
+    assert {r.prompt for r in world.policy.requests} == {TASK.prompt}
+    assert len(world.policy.asked("plain")) == 32
+
+
+def test_fresh_rollouts_have_keys_of_their_own(tmp_path: Path) -> None:
+    world = World(tmp_path, NOISE, extended_rollouts=32)
+    seen: list[tuple[int | str, ...]] = []
+    for revision in (0, 1, 2):
+        world.policy.requests.clear()
+        world.judge(ADD_BETA, revision=revision)
+        seen += [r.key for r in world.policy.requests]
+    world.policy.requests.clear()
+    world.judge(mount(), revision=0)
+    guided = {r.key for r in world.policy.asked("guided")}
+    assert len(seen) == len(set(seen)) == 3 * 32
+    assert not guided & set(seen)
+    # Purpose first: no training or probe draw shares a stream with the critic.
+    assert {key[0] for key in seen} == {"critic"}
+    assert {key[1:3] for key in seen} == {(STEP, "t")}
+
+
+def test_the_runs_seed_reaches_the_policy(tmp_path: Path) -> None:
+    world = World(tmp_path, NOISE, seed=17)
+    world.judge(ADD_BETA)
+    assert set(world.policy.seeds) == {17}
+
+
+def test_an_open_candidate_gets_more_rollouts_and_keeps_the_first_ones(tmp_path: Path) -> None:
+    """At 32 rollouts the gain rests on one of them: open. The second look only adds."""
+    texts = ["0.5 x"] * 64
+    texts[3] = "0.9 beta"
+    world = World(tmp_path, by_index(texts))
+    found = world.judge(ADD_BETA)
+    assert not found.accepted and found.measured.rollouts == 64
+    assert [r.key[-1] for r in world.policy.requests] == list(range(64))
+
+
+@pytest.mark.parametrize(
+    ("write", "update"),
+    [
+        (CLEAR, Add(task_ids=("t",), rationale="", criterion=says("beta", 3.0))),  # accepted
+        (CLEAR, Add(task_ids=("t",), rationale="", criterion=says("alpha beta"))),  # no effect
+        (by_index(["0.9 x", "0.1 beta"]), ADD_BETA),  # a guard fails
+    ],
+)
+def test_a_settled_candidate_gets_no_second_look(
+    write: Write, update: Update, tmp_path: Path
+) -> None:
+    world = World(tmp_path, write)
+    assert not world.judge(update).open
+    assert len(world.policy.requests) == 32
+
+
+def test_a_g_update_takes_two_independent_samples(tmp_path: Path) -> None:
+    world = World(tmp_path, by_index(["0.3 x", "0.4 x"], ["0.8 alpha", "0.9 alpha"]))
+    found = world.judge(mount("name alpha", "be brief"))
+    assert found.accepted and found.measured.rollouts == 64
+    assert len(world.policy.asked("plain")) == len(world.policy.asked("guided")) == 32
+    assert {r.prompt for r in world.policy.asked("plain")} == {TASK.prompt}
+    (prompt,) = {r.prompt for r in world.policy.asked("guided")}
+    assert prompt == guided_prompt(TASK.prompt, ("name alpha", "be brief"))
+    assert TASK.prompt in prompt and "- name alpha\n- be brief" in prompt
+    assert prompt.index(TASK.prompt) < prompt.index("- name alpha")
+
+
+def test_a_p_update_needs_no_rollouts(tmp_path: Path) -> None:
+    world = World(tmp_path, NOISE)
+    found = world.judge(Pause(task_ids=("t",), rationale=""))
+    assert world.policy.requests == [] and found.measured.rollouts == 0
+
+
+@pytest.mark.parametrize("update", [ADD_BETA, mount(), Pause(task_ids=("t",), rationale="")])
+@pytest.mark.parametrize("version", [STEP, STEP + 2])
+def test_a_stale_policy_is_refused(update: Update, version: int, tmp_path: Path) -> None:
+    world = World(tmp_path, NOISE)
+    world.policy.version = version
+    with pytest.raises(StalePolicyError, match=f"after step {STEP}.*has taken {version} steps"):
+        world.judge(update)
+    assert world.policy.requests == []
+
+
+def test_the_same_question_gets_the_same_answer_and_changes_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path, NOISE)
+    harness = harness_of(TASK)
+    first, second = world.judge(ADD_BETA, harness), world.judge(ADD_BETA, harness)
+    assert first == second
+    assert harness == harness_of(TASK) and world.memory.records == []
+
+
+def test_what_cannot_be_applied_is_not_measured(tmp_path: Path) -> None:
+    world = World(tmp_path, NOISE)
+    with pytest.raises(UpdateError):
+        world.judge(Add(task_ids=("t",), rationale="", criterion=TASK.rubric[0]))
+    with pytest.raises(UpdateError):
+        world.judge(Unmount(task_ids=("t",), rationale=""))
+    assert world.policy.requests == []
+
+
+def test_critic_rollouts_and_verdicts_are_counted_apart(tmp_path: Path) -> None:
+    usage = Usage()
+    policy = CountedPolicy(ScriptedPolicy(CLEAR, STEP + 1), usage, "critic")
+    scorer = PlainScorer()
+    scorer.usage = usage
+    spec = make_spec(extended_rollouts=32)
+    Critic(policy, scorer, make_memory(tmp_path), spec).judge(ADD_BETA, harness_of(TASK), STEP, 0)
+    assert usage.rollouts == {"train": 0, "critic": 32, "probe": 0}
+    assert usage.tokens == {"train": 0, "critic": 64, "probe": 0}  # two words each
+    assert usage.judge_calls == {"train": 0, "critic": 64, "probe": 0}  # alpha and beta
+
+
+# --- what is measured ----------------------------------------------------------------------------
+
+
+def naive_counts(group: Sequence[tuple[float, float]]) -> tuple[int, int]:
+    """(informative pairs, signal pairs) of a group of (score, quality), pair by pair."""
+    collapsed = len({s for s, _ in group}) == 1
+    informative = signal = 0
+    for (s1, q1), (s2, q2) in itertools.combinations(group, 2):
+        if s1 != s2:
+            signal += 1
+            informative += q1 != q2 and (s1 > s2) == (q1 > q2)
+        elif collapsed and q1 != q2:
+            signal += 1
+    return informative, signal
+
+
+def pooled(groups: Sequence[Sequence[tuple[float, float]]]) -> float:
+    counts = [naive_counts(group) for group in groups]
+    return sum(i for i, _ in counts) / sum(n for _, n in counts)
+
+
+def test_the_signal_is_that_of_groups_as_training_would_draw_them(tmp_path: Path) -> None:
+    """Of six rollouts all 20 groups of three, by hand; the critic draws 512 of them at random."""
+    texts = ["0.1 x", "0.2 beta", "0.3 alpha", "0.5 x", "0.7 beta", "0.9 alpha beta"]
+    world = World(tmp_path, by_index(texts), group_size=3, rollouts=6, extended_rollouts=6)
+    found = world.judge(ADD_BETA).measured
+    quality = [0.1, 0.2, 0.3, 0.5, 0.7, 0.9]
+    alpha = [float("alpha" in text) for text in texts]
+    both = [("alpha" in text) / 2 + ("beta" in text) / 2 for text in texts]
+    for measured, score in ((found.before, alpha), (found.after, both)):
+        groups = list(itertools.combinations(zip(score, quality, strict=True), 3))
+        assert measured == pytest.approx(pooled(groups), abs=0.03)
+    assert found.gain == found.after - found.before
+    assert found.rollouts == 6
+
+
+def test_agreement_is_measured_on_all_rollouts(tmp_path: Path) -> None:
+    texts = ["0.1 alpha", "0.2 x", "0.3 beta", "0.4 beta"]
+    world = World(tmp_path, by_index(texts), group_size=4, rollouts=4, extended_rollouts=4)
+    before, after = world.judge(ADD_BETA).measured.guards["agreement with quality"]
+    assert before == pytest.approx(-3 / 6)  # alpha beats the three better ones
+    assert after == pytest.approx((2 - 1) / 6)  # the last two beat the second, the first does too
+
+
+def test_a_criterion_that_turns_the_order_round_is_rejected(tmp_path: Path) -> None:
+    """Half of the rollouts tie at the floor; the candidate spreads them, against quality."""
+    texts = [f"{0.1 + i % 8 / 10:.1f} {'alpha' if i % 8 == 7 else ''}" for i in range(64)]
+    texts = [text + (" beta" if float(text.split()[0]) < 0.4 else "") for text in texts]
+    found = World(tmp_path, by_index(texts)).judge(ADD_BETA)
+    assert not found.accepted
+    assert "guard failed: agreement with quality" in found.reason
+
+
+def test_retiring_a_criterion_against_quality_is_accepted(tmp_path: Path) -> None:
+    bad = says("beta")
+    harness = harness_of(make_task("t", rubric=[says("alpha"), bad]))
+    texts = [f"{0.1 + i % 8 / 10:.1f} {'alpha' if i % 8 > 3 else 'beta'}" for i in range(64)]
+    world = World(tmp_path, by_index(texts))
+    found = world.judge(Retire(task_ids=("t",), rationale="", criterion_id=bad.id), harness)
+    # Both met points cancel before: all rollouts score 1/2.
+    assert found.accepted and found.measured.before == 0.0
+    assert found.measured.guards["agreement with quality"][0] == 0.0
+
+
+@pytest.mark.parametrize("points", [0.2, 5.0])
+def test_a_criterion_nobody_can_score_is_no_gain(points: float, tmp_path: Path) -> None:
+    """Below a fifth of the points it is dropped, above it nothing has a reward."""
+    judged = Criterion(text="The response is wise.", points=points)  # no check, no judge role
+    found = World(tmp_path, CLEAR).judge(Add(task_ids=("t",), rationale="", criterion=judged))
+    assert not found.accepted and found.measured.gain <= 0.0
+
+
+def test_an_update_for_several_tasks_is_not_accepted_on_one_tasks_evidence(tmp_path: Path) -> None:
+    """On `a` beta goes with quality, on `b` against it (DESIGN section 6: measured on neighbours too)."""
+
+    def write(request: Request, rng: np.random.Generator) -> str:
+        quality = int(request.key[-1]) % 8
+        up = quality > 3 if "about a" in request.prompt else quality <= 3
+        return f"0.{quality} {'beta' if up else 'x'}"
+
+    world = World(tmp_path, write)
+    harness = harness_of(make_task("a"), make_task("b"))
+    both = Add(task_ids=("a", "b"), rationale="", criterion=says("beta"))
+    assert world.judge(both.model_copy(update={"task_ids": ("a",)}), harness).accepted
+    try:
+        found = world.judge(both, harness)
+    except (ValueError, NotImplementedError):
+        return  # to refuse what cannot be measured is an answer too
+    assert not found.accepted
+
+
+# --- guidance ------------------------------------------------------------------------------------
+
+
+def test_guided_groups_hold_guided_and_plain_rollouts(tmp_path: Path) -> None:
+    """Groups of 4 with a share of 0.5: two plain and two guided ones, all 36 of them by hand."""
+    plain = ["0.1 x", "0.2 x", "0.3 alpha", "0.4 x"]
+    guided = ["0.6 alpha", "0.2 alpha", "0.7 alpha", "0.3 x"]
+    world = World(tmp_path, by_index(plain, guided), group_size=4, rollouts=4, extended_rollouts=4)
+    found = world.judge(mount(share=0.5)).measured
+
+    def scored(texts: Sequence[str]) -> list[tuple[float, float]]:
+        return [(float("alpha" in text), float(text.split()[0])) for text in texts]
+
+    pairs = itertools.product(
+        itertools.combinations(scored(plain), 2), itertools.combinations(scored(guided), 2)
+    )
+    assert found.before == pytest.approx(pooled([scored(plain)]))
+    assert found.after == pytest.approx(pooled([(*a, *b) for a, b in pairs]), abs=0.03)
+    assert found.guards["mean quality"] == (pytest.approx(0.25), pytest.approx(0.45))
+    assert found.guards["top-quartile quality"] == (pytest.approx(0.4), pytest.approx(0.7))
+
+
+def test_gibberish_guidance_is_rejected_although_pairs_become_informative(tmp_path: Path) -> None:
+    """Plain responses all meet the rubric; guided ones meet nothing and are worse: perfect order."""
+    plain, guided = ["0.6 alpha", "0.7 alpha"], ["0.0 zzz"]
+    found = World(tmp_path, by_index(plain, guided)).judge(mount())
+    assert found.measured.before == 0.0 and found.measured.gain > 0.9
+    assert not found.accepted and not found.open
+    assert found.reason.startswith("guard failed: mean quality 0.65 -> 0.00")
+
+
+def test_guidance_that_lifts_the_mean_but_not_the_best_is_rejected(tmp_path: Path) -> None:
+    plain = ["0.2 x", "0.3 x", "0.2 x", "0.8 x"]
+    guided = ["0.7 alpha", "0.8 alpha"]
+    found = World(tmp_path, by_index(plain, guided)).judge(mount())
+    assert found.measured.gain > 0.2
+    assert not found.accepted
+    assert found.reason.startswith("guard failed: top-quartile quality 0.80 -> 0.80")
+
+
+def test_guidance_may_come_off_when_groups_spread_without_it(tmp_path: Path) -> None:
+    """Guided rollouts sit at the ceiling, all alike; plain ones score as they are."""
+    plain = [f"0.{i} {'alpha' if i > 4 else 'x'}" for i in range(1, 9)]
+    guided = ["0.9 alpha", "0.8 alpha", "0.1 alpha"]
+    mounted = apply(harness_of(TASK), [mount(share=0.75)])
+    world = World(tmp_path, by_index(plain, guided))
+    found = world.judge(Unmount(task_ids=("t",), rationale=""), mounted)
+    assert found.accepted
+    assert found.measured.after == 1.0  # plain groups: 16 informative pairs of 16
+    assert found.measured.before < 0.7
+    assert found.measured.guards == {}
+    assert len(world.policy.asked("guided")) == len(world.policy.asked("plain")) == 32
+    # ... and stays where plain groups carry no signal.
+    silent = World(tmp_path, by_index(["0.2 x", "0.3 x"], ["0.8 alpha", "0.9 alpha"]))
+    kept = silent.judge(Unmount(task_ids=("t",), rationale=""), mounted)
+    assert not kept.accepted and kept.measured.after == 0.0 and kept.measured.gain < -0.5
+
+
+def test_another_checklist_has_to_beat_the_mounted_one(tmp_path: Path) -> None:
+    """A helped already. B does the same: against plain groups a gain, against today's none."""
+    world = World(tmp_path, by_index(["0.3 x", "0.4 x"], ["0.8 alpha", "0.9 alpha"]))
+    seed = harness_of(TASK)
+    assert world.judge(mount("A"), seed).accepted
+    mounted = apply(seed, [mount("A")])
+    found = world.judge(mount("B"), mounted)
+    assert not found.accepted
+    assert found.measured.before == pytest.approx(found.measured.after, abs=0.05)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_rejection_without_an_oracle_can_be_read_back(tmp_path: Path) -> None:
+    """Unknown quality: nothing to measure by, and that stands in a record that the log can hold."""
+    world = World(tmp_path, by_index(["0.3 x"], ["0.8 alpha"]))
+    world.critic.scorer = Scorer(Oracle(kind="none"), Usage(), 0.2)
+    found = world.judge(mount())
+    assert not found.accepted
+    record = make_decision(mount()).model_copy(update={"measured": found.measured})
+    assert RECORD.validate_json(record.model_dump_json()).id == record.id
+
+
+def test_how_many_rollouts_carry_guidance() -> None:
+    def count(share: float, size: int) -> int:
+        return guided_count(Guidance(("x",), share), size)
+
+    assert [count(0.5, 8), count(0.5, 7), count(0.99, 8), count(0.1, 8)] == [4, 3, 7, 0]
+    assert guided_count(None, 8) == 0
+    assert all(0 <= count(s / 100, 8) < 8 for s in range(1, 100))
+
+
+# --- task sampling -------------------------------------------------------------------------------
+
+TASKS = [make_task(name, "d") for name in "abcd"] + [make_task(name, "e") for name in "xy"]
+SIX = harness_of(*TASKS)
+RISING = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]
+STEPPED = [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]
+
+
+def fill(memory: Memory, task: str, rewards: Sequence[float], step: int = STEP, slot: int = 0) -> None:
+    memory.add([group_record(SIX.tasks[task], list(rewards), list(RISING), step, slot)])
+
+
+def sampling_world(folder: Path, min_effective: float = 1.0, **evolver: Any) -> World:
+    """s(a) = 0, s(b) = 28/28, s(c) = 16/28, s(x) = 0; d and y have no evidence: 44/112 each."""
+    world = World(folder, NOISE, p={"min_effective_tasks": min_effective}, **evolver)
+    fill(world.memory, "a", [1.0] * 8, slot=0)
+    fill(world.memory, "b", RISING, slot=1)
+    fill(world.memory, "c", STEPPED, slot=2)
+    fill(world.memory, "x", [0.0] * 8, slot=3)
+    return world
+
+
+def test_a_p_update_is_scored_on_the_expected_signal_of_its_domain(tmp_path: Path) -> None:
+    found = sampling_world(tmp_path).judge(Pause(task_ids=("a",), rationale=""), SIX)
+    s_b, s_c, s_d = 28 / 28, 16 / 28, 44 / 112
+    assert found.measured.before == pytest.approx((0 + s_b + s_c + s_d) / 4)
+    assert found.measured.after == pytest.approx((0.1 * 0 + s_b + s_c + s_d) / 3.1)
+    assert found.accepted
+    # Effective tasks: the domain keeps its share of 4/6, e its two tasks with 1/6 each.
+    p = [4 / 6 * w / 3.1 for w in (0.1, 1, 1, 1)] + [1 / 6, 1 / 6]
+    effective = 1 / sum(v * v for v in p)
+    assert found.measured.guards == {"effective tasks": (1.0, pytest.approx(effective))}
+
+
+def test_boosting_a_good_task_by_hand(tmp_path: Path) -> None:
+    found = sampling_world(tmp_path).judge(Boost(task_ids=("b",), rationale="", factor=4.0), SIX)
+    assert found.measured.before == pytest.approx((1 + 16 / 28 + 44 / 112) / 4)
+    assert found.measured.after == pytest.approx((4 + 16 / 28 + 44 / 112) / 7)
+    assert found.accepted
+
+
+def test_boosting_a_poor_task_is_rejected_with_the_measured_loss(tmp_path: Path) -> None:
+    found = sampling_world(tmp_path).judge(Boost(task_ids=("a",), rationale="", factor=4.0), SIX)
+    assert not found.accepted and found.measured.gain < 0
+    assert "below the margin" in found.reason
+
+
+def test_too_few_effective_tasks_are_refused(tmp_path: Path) -> None:
+    found = sampling_world(tmp_path, min_effective=5.5).judge(Pause(task_ids=("a",), rationale=""), SIX)
+    assert not found.accepted
+    assert found.reason.startswith("guard failed: effective tasks 5.50 -> 5.1")
+    allowed = sampling_world(tmp_path, min_effective=5.0)
+    assert allowed.judge(Pause(task_ids=("a",), rationale=""), SIX).accepted
+
+
+def test_below_the_floor_already_it_may_only_rise(tmp_path: Path) -> None:
+    world = sampling_world(tmp_path, min_effective=6.0)
+    narrowed = apply(SIX, [Pause(task_ids=("b",), rationale="")])
+    back = world.judge(Resume(task_ids=("b",), rationale=""), narrowed)
+    assert back.accepted
+    before, after = back.measured.guards["effective tasks"]
+    assert before < 5.5 and after == pytest.approx(6.0)
+    assert not world.judge(Pause(task_ids=("a",), rationale=""), narrowed).accepted
+
+
+def test_old_rollouts_do_not_count(tmp_path: Path) -> None:
+    world = sampling_world(tmp_path, max_staleness=2)
+    fill(world.memory, "a", RISING, step=STEP - 2)  # three steps back, counting this one
+    fill(world.memory, "d", [1.0] * 8, step=STEP - 2)
+    fill(world.memory, "a", RISING, step=STEP + 1)  # and none from later steps
+    found = world.judge(Pause(task_ids=("a",), rationale=""), SIX)
+    assert found.measured.before == pytest.approx((0 + 1 + 16 / 28 + 44 / 112) / 4)
+    fill(world.memory, "d", [1.0] * 8, step=STEP - 1)
+    fresh = world.judge(Pause(task_ids=("a",), rationale=""), SIX)
+    assert fresh.measured.before == pytest.approx((0 + 1 + 16 / 28 + 0) / 4)
+
+
+def test_a_task_the_oracle_never_looked_at_counts_as_an_average_one(tmp_path: Path) -> None:
+    """Rollouts without an oracle verdict are no evidence, for or against."""
+    world = sampling_world(tmp_path)
+    silent: list[float | None] = [None] * 8
+    world.memory.add([group_record(SIX.tasks["d"], list(RISING), silent, STEP, 5)])
+    found = world.judge(Pause(task_ids=("a",), rationale=""), SIX)
+    assert found.measured.before == pytest.approx((0 + 1 + 16 / 28 + 44 / 112) / 4)
+
+
+def test_a_lucky_rollout_does_not_move_sampling(tmp_path: Path) -> None:
+    """b's signal is one rollout of 8: a bootstrap sample misses it with (7/8)^8 = 0.34."""
+    world = World(tmp_path, NOISE, p={"min_effective_tasks": 1.0})
+    lucky = group_record(SIX.tasks["b"], [0.0] * 7 + [1.0], [0.1] * 7 + [0.9], STEP, 0)
+    world.memory.add([lucky])
+    for slot, task in enumerate("acd", 1):
+        fill(world.memory, task, [1.0] * 8, slot=slot)
+    found = world.judge(Boost(task_ids=("b",), rationale="", factor=10.0), SIX)
+    assert found.measured.before == pytest.approx(7 / 28 / 4)
+    assert found.measured.after == pytest.approx(7 / 28 * 10 / 13)
+    assert found.measured.p_no_gain == pytest.approx((7 / 8) ** 8, abs=0.07)
+    assert not found.accepted and "may be luck" in found.reason
+
+
+def test_a_rollout_and_its_bootstrap_copy_are_no_pair_of_p_either(tmp_path: Path) -> None:
+    """All pairs of b are informative: in every replicate too, or copies had been counted."""
+    world = World(tmp_path, NOISE, p={"min_effective_tasks": 1.0})
+    fill(world.memory, "b", RISING)
+    for slot, task in enumerate("acd", 1):
+        fill(world.memory, task, [1.0] * 8, slot=slot)
+    found = world.judge(Boost(task_ids=("b",), rationale="", factor=4.0), SIX)
+    assert found.measured.interval == (pytest.approx(4 / 7 - 1 / 4), pytest.approx(4 / 7 - 1 / 4))
+
+
+# --- how often it is fooled ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coarser bootstrap, for simulations of many candidates."""
+    monkeypatch.setattr(critic_module, "REPLICATES", 120)
+    monkeypatch.setattr(critic_module, "GROUPS", 8)
+
+
+def coins(request: Request, rng: np.random.Generator) -> str:
+    """Quality, alpha and beta are independent: no rubric of them does better than chance."""
+    words = [word for word in ("alpha", "beta") if rng.random() < 0.5]
+    return f"{rng.random():.3f} {' '.join(words)}"
+
+
+def telling(request: Request, rng: np.random.Generator) -> str:
+    """Alpha is chance, beta goes with quality, though not always."""
+    quality = rng.random()
+    alpha = "alpha" if rng.random() < 0.5 else ""
+    beta = "beta" if quality + 0.3 * rng.standard_normal() > 0.5 else ""
+    return f"{quality:.3f} {alpha} {beta}"
+
+
+def accepted(folder: Path, write: Write, update: Update, seed: int, revision: int, **e: Any) -> bool:
+    return World(folder, write, seed=seed, **e).judge(update, revision=revision).accepted
+
+
+def test_alpha_is_shared_by_looks_and_revisions(tmp_path: Path) -> None:
+    def share(**evolver: Any) -> float:
+        return World(tmp_path, coins, **evolver).critic.alpha
+
+    assert share(alpha=0.1) == pytest.approx(0.1 / 4)
+    assert share(alpha=0.1, extended_rollouts=32) == pytest.approx(0.1 / 2)
+    assert share(alpha=0.1, extended_rollouts=32, max_revisions=0) == pytest.approx(0.1)
+    assert share(alpha=0.1, max_revisions=4) == pytest.approx(0.1 / 10)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("update", [ADD_BETA, mount()])
+def test_a_candidate_without_effect_is_rarely_accepted(update: Update, tmp_path: Path) -> None:
+    """Two revisions with two looks each, no margin, alpha as wide as 0.4: at most 0.4 get through.
+
+    Without sharing alpha over looks and revisions it would be more than half of them.
+    """
+    seeds = range(150)
+    wide: dict[str, Any] = {"alpha": 0.4, "margin": 0.0}
+    fooled = [
+        any(accepted(tmp_path, coins, update, seed, revision, **wide) for revision in (0, 1))
+        for seed in seeds
+    ]
+    assert 0.01 <= np.mean(fooled) <= 0.4
+
+
+@pytest.mark.usefixtures("quick")
+def test_under_the_quickstarts_rules_it_is_a_tenth_at_most(tmp_path: Path) -> None:
+    fooled = [
+        any(accepted(tmp_path, coins, ADD_BETA, seed, revision) for revision in (0, 1))
+        for seed in range(150)
+    ]
+    assert np.mean(fooled) <= 0.1
+
+
+@pytest.mark.usefixtures("quick")
+def test_power_grows_with_the_number_of_rollouts(tmp_path: Path) -> None:
+    """A criterion that is truly good is found more often, the more rollouts it is measured on."""
+
+    def power(n: int) -> float:
+        one: dict[str, Any] = {"rollouts": n, "extended_rollouts": n, "max_revisions": 0}
+        wins = [accepted(tmp_path, telling, ADD_BETA, seed, 0, **one) for seed in range(80)]
+        return float(np.mean(wins))
+
+    small, middle, large = power(8), power(16), power(48)
+    assert small + 0.15 < middle and middle + 0.1 < large
+    assert large > 0.9

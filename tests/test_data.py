@@ -1,0 +1,413 @@
+"""Reading tasks: IFEval rows in their own schema, refusals with their reasons, and YAML files."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+from harnessrl.agents.scoring.checks import run_check
+from harnessrl.agents.scoring.oracle import measure_quality
+from harnessrl.specs.loader import SpecError, dump_yaml, load_run_spec
+from harnessrl.specs.tasks import HeldOutTask, TrainTask
+from harnessrl.trainer.data.load import Tasks, load_resolved, load_tasks
+from harnessrl.trainer.data.rows import (
+    derive_pool,
+    derive_quality,
+    read_rows,
+    subject_words,
+)
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = Path(os.environ.get("HARNESSRL_DATA") or ROOT.parent / "shared" / "data")
+STARTER = ROOT / "specs" / "tasks" / "starter.yaml"
+
+
+def data_file(name: str) -> Path:
+    if not (DATA / name).is_file():
+        pytest.skip(f"no {name} in {DATA}; name a folder that has it in HARNESSRL_DATA")
+    return DATA / name
+
+
+def ifeval(key: Any = 1, prompt: str = "Describe the river Nile without commas.", **more: Any) -> str:
+    row = {
+        "key": key,
+        "prompt": prompt,
+        "instruction_id_list": ["punctuation:no_comma"],
+        "kwargs": [{}],
+    }
+    return json.dumps({**row, **more})
+
+
+def write_rows(folder: Path, *lines: str) -> Path:
+    path = folder / "rows.jsonl"
+    path.write_text(tiny.join(lines))
+    return path
+
+
+def load(folder: Path, *files: Path) -> Tasks:
+    """The tasks of a spec that names `files`."""
+    paths = tiny.write_spec(folder / "spec", "smollm2-wheel")
+    given = [str(file) for file in files]
+    return load_tasks(load_run_spec(paths.spec, overrides={"tasks": {"files": given}}))
+
+
+def only(path: Path) -> TrainTask | str:
+    (row,) = read_rows(path)
+    return row.task
+
+
+# --- the real rows --------------------------------------------------------------------------------
+
+
+def test_every_ifeval_row_becomes_a_task(tmp_path: Path) -> None:
+    path = data_file("ifeval_input_data.jsonl")
+    originals = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = list(read_rows(path))
+    assert len(rows) == len(originals)
+    for number, (row, original) in enumerate(zip(rows, originals, strict=True), 1):
+        assert row.where == f"{path}:{number}"
+        assert isinstance(row.task, TrainTask), row
+        assert row.task.id == f"ifeval-{original['key']}"
+        assert row.task.prompt == original["prompt"]
+        assert row.task.source == path.name
+        checks = [c.check for c in row.task.rubric]
+        assert {c.id for c in checks} == set(original["instruction_id_list"])  # type: ignore[union-attr]
+        assert {c.points for c in row.task.rubric} == {1.0}
+
+
+def test_ifeval_rows_are_trained_on_or_refused_with_a_reason(tmp_path: Path) -> None:
+    path = data_file("ifeval_input_data.jsonl")
+    n_rows = len(path.read_text().splitlines())
+    tasks = load(tmp_path, path)
+    assert len(tasks.train) + len(tasks.refused) == n_rows
+    assert len(tasks.train) > 0.8 * n_rows
+    assert not tasks.held_out
+    for refusal in tasks.refused:
+        assert refusal.where.startswith(f"{path}:")
+        assert "cannot be scored on this machine" in refusal.reason
+
+
+def test_the_checks_of_real_rows_decide(tmp_path: Path) -> None:
+    """Whatever was let in can be scored: no verdict of a plain answer stays open for want of data."""
+    tasks = load(tmp_path, data_file("ifeval_input_data.jsonl"))
+    answer = "The river flows north. It is long and people live beside it."
+    for task in list(tasks.train.values())[:30]:
+        for criterion in task.rubric:
+            assert criterion.check is not None
+            verdict = run_check(criterion.check, task.prompt, answer)
+            assert verdict.met is not None, (task.id, criterion.check, verdict.cause)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "healthbench.jsonl",
+        "writingbench.jsonl",
+        "verinstruct_verl.jsonl",
+        "ruscarl_healthbench_verl.jsonl",
+        "ruscarl_researchqa_verl.jsonl",
+    ],
+)
+def test_rows_that_need_a_judge_are_refused_for_that(name: str, tmp_path: Path) -> None:
+    path = data_file(name)
+    rows = list(read_rows(path))
+    assert rows
+    assert all(isinstance(row.task, str) and "need a judge" in row.task for row in rows)
+    with pytest.raises(SpecError, match=r"no task to train on: .*need a judge"):
+        load(tmp_path, path)
+
+
+def test_rows_of_other_schemas_are_refused() -> None:
+    for row in read_rows(data_file("medqa_us_4options_test.jsonl")):
+        assert isinstance(row.task, str)
+        assert "not a known schema" in row.task
+
+
+def test_instructions_nobody_can_check_are_named() -> None:
+    """IFBench has IFEval's schema and other instructions: the refusal must say which one."""
+    path = data_file("ifbench_test.jsonl")
+    originals = [json.loads(line) for line in path.read_text().splitlines()]
+    for row, original in zip(read_rows(path), originals, strict=True):
+        assert isinstance(row.task, str)
+        assert "unknown IFEval instruction" in row.task
+        assert any(name in row.task for name in original["instruction_id_list"]), row.task[:100]
+
+
+# --- single rows ----------------------------------------------------------------------------------
+
+
+def test_one_row(tmp_path: Path) -> None:
+    task = only(write_rows(tmp_path, ifeval(), ""))  # blank lines are skipped
+    assert isinstance(task, TrainTask)
+    assert (task.id, task.domain) == ("ifeval-1", "instruction-following")
+    (criterion,) = task.rubric
+    assert criterion.check is not None
+    assert run_check(criterion.check, task.prompt, "one two").met is True
+    assert run_check(criterion.check, task.prompt, "one, two").met is False
+
+
+def test_missing_arguments_are_left_out(tmp_path: Path) -> None:
+    task = only(
+        write_rows(
+            tmp_path,
+            ifeval(
+                instruction_id_list=["length_constraints:number_words", "punctuation:no_comma"],
+                kwargs=[{"relation": "less than", "num_words": 9, "keywords": None}, None],
+            ),
+        )
+    )
+    assert isinstance(task, TrainTask)
+    args = [c.check.args for c in task.rubric]  # type: ignore[union-attr]
+    assert args == [{"relation": "less than", "num_words": 9}, {}]
+
+
+def test_an_instruction_listed_twice_counts_once(tmp_path: Path) -> None:
+    twice = {"instruction_id_list": ["punctuation:no_comma"] * 2, "kwargs": [{}, {}]}
+    task = only(write_rows(tmp_path, ifeval(**twice)))
+    assert isinstance(task, TrainTask)
+    assert len(task.rubric) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"instruction_id_list": ["no:such"]}, "unknown IFEval instruction"),
+        ({"instruction_id_list": [], "kwargs": []}, "rubric"),
+        ({"kwargs": []}, "one length"),
+        ({"kwargs": {}}, "must be lists"),
+        ({"instruction_id_list": "punctuation:no_comma"}, "must be lists"),
+        ({"kwargs": ["x"]}, "wrong type"),
+        ({"kwargs": [[1]]}, "wrong type"),
+        ({"instruction_id_list": [7]}, "id"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": None}, "wrong type"),
+        ({"prompt": 7}, "wrong type"),
+        ({"prompt": ["a"]}, "wrong type"),
+        ({"key": "a b/c"}, "id"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_refused_with_a_reason(
+    changes: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    task = only(write_rows(tmp_path, ifeval(**changes)))
+    assert isinstance(task, str)
+    assert says in task
+
+
+@pytest.mark.parametrize("num_words", [float("nan"), -3, "many", [], {}])
+def test_senseless_arguments_are_refused(num_words: Any, tmp_path: Path) -> None:
+    row = ifeval(
+        instruction_id_list=["length_constraints:number_words"],
+        kwargs=[{"relation": "less than", "num_words": num_words}],
+    )
+    with pytest.raises(SpecError, match="no task to train on"):
+        load(tmp_path, write_rows(tmp_path, row))
+
+
+@pytest.mark.parametrize(
+    ("line", "at", "says"),
+    [
+        (b"[1, 2]", "2:1", "must be a JSON object, not list"),
+        (b'{"key": 1,', "2:", "not JSON"),
+        (b'{"key": "\xff"}', "2:10", "not UTF-8"),
+        (b"[" * 100_000, "2:1", "nested too deeply"),
+    ],
+)
+def test_a_line_that_is_no_json_object_is_an_error(
+    line: bytes, at: str, says: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(ifeval().encode() + b"\n" + line + b"\n")
+    with pytest.raises(SpecError, match=says) as caught:
+        list(read_rows(path))
+    assert str(caught.value).startswith(f"{path}:{at}")
+
+
+def test_rows_without_a_key_are_told_apart(tmp_path: Path) -> None:
+    rows = [json.loads(ifeval(prompt=f"Describe the river {name}.")) for name in ("Nile", "Rhine")]
+    for row in rows:
+        del row["key"]
+    tasks = load(tmp_path, write_rows(tmp_path, *map(json.dumps, rows)))
+    assert len(tasks.train) + len(tasks.refused) == 2
+
+
+def test_a_key_used_twice_in_one_file_is_said_so(tmp_path: Path) -> None:
+    path = write_rows(tmp_path, ifeval(), ifeval(prompt="Another prompt about rivers."))
+    with pytest.raises(SpecError) as caught:
+        load(tmp_path, path)
+    message = str(caught.value)
+    assert f"{path}:2" in message
+    assert "earlier task file" not in message  # there is only one
+
+
+# --- what is derived from a prompt ----------------------------------------------------------------
+
+
+def test_subject_words_say_what_a_prompt_is_about() -> None:
+    prompt = "Write a short song about miniature trains, with exactly 20 sentences. MINIATURE!"
+    assert {"miniature", "trains"} <= set(subject_words(prompt))
+    assert not {"write", "about", "with", "sentences"} & set(subject_words(prompt))
+    assert subject_words(prompt).count("miniature") == 1
+    assert len(subject_words("rivers mountains glaciers volcanoes deserts forests")) == 4
+    assert subject_words("Answer in 3 sentences.") == []
+
+
+def test_quality_is_derived_from_the_subject() -> None:
+    quality = derive_quality("Describe the river Nile without commas.")
+    assert quality is not None
+    on = measure_quality(quality, "?", "The river Nile is long and it flows through the desert.")
+    off = measure_quality(quality, "?", "My cat is old and it sleeps on the red sofa all day.")
+    assert on.total > off.total
+    assert derive_quality("Answer in 3 sentences.") is None
+
+
+def test_the_pool_is_derived_too() -> None:
+    pool = derive_pool("Describe the river Nile without commas.")
+    assert len(pool.criteria) == 7
+    assert len({c.id for c in pool.criteria}) == 7
+    assert len({c.points for c in pool.criteria}) == 1  # points give nothing away
+    assert all(c.check is not None for c in pool.criteria)
+    bare = derive_pool("Answer in 3 sentences.")
+    assert len(bare.criteria) == 5
+    assert bare.checklists == ()
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def test_files_are_read_together(tmp_path: Path) -> None:
+    tasks = load(tmp_path, STARTER, write_rows(tmp_path, ifeval()))
+    assert len(tasks.train) == 13
+    assert len(tasks.held_out) == 12
+    assert all(type(t) is TrainTask for t in tasks.train.values())
+    assert all(type(t) is HeldOutTask for t in tasks.held_out.values())
+
+
+def test_an_id_in_two_files_is_an_error(tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(
+        "held_out:\n  - {id: ifeval-1, domain: x, prompt: Hm, rubric: [{text: t, points: 1, "
+        "check: {kind: words, min: 1}}]}\n"
+    )
+    with pytest.raises(SpecError, match=r"task id 'ifeval-1' .*other\.yaml") as caught:
+        load(tmp_path, write_rows(tmp_path, ifeval()), other)
+    assert "tasks.files[1]" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows", "rows.json"])
+def test_other_kinds_of_files_are_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(ifeval())
+    with pytest.raises(SpecError, match=r"allowed: \.yaml, \.yml, \.jsonl"):
+        load(tmp_path, tmp_path / name)
+
+
+@pytest.mark.parametrize("text", ["", "\n\n"])
+def test_a_file_without_rows_is_no_task_list(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(text)
+    with pytest.raises(SpecError, match="no task to train on"):
+        load(tmp_path, path)
+
+
+def test_yaml_tasks_without_a_check_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "judged.yaml"
+    path.write_text(
+        "train:\n"
+        "  - {id: a, domain: x, prompt: Hm, rubric: [{text: Is kind, points: 1}]}\n"
+        "  - {id: b, domain: x, prompt: Hm, rubric: "
+        "[{text: t, points: 1, check: {kind: words, min: 1}}]}\n"
+    )
+    tasks = load(tmp_path, path)
+    assert list(tasks.train) == ["b"]
+    assert tasks.refusal_lines() == [
+        f"1 x a criterion has no check and needs a judge role; none is configured (first: {path}: a)"
+    ]
+
+
+def test_refusals_are_counted_by_reason(tmp_path: Path) -> None:
+    path = write_rows(
+        tmp_path,
+        ifeval(),
+        ifeval(2, prompt=""),
+        json.dumps({"rubrics": []}),
+        json.dumps({"checklist": []}),
+    )
+    tasks = load(tmp_path, path)
+    lines = tasks.refusal_lines()
+    assert lines[0].startswith("2 x its criteria are natural language")
+    assert lines[0].endswith(f"(first: {path}:3)")
+    assert lines[1].startswith("1 x prompt")
+
+
+def test_the_shared_pool_reaches_every_task_once(tmp_path: Path) -> None:
+    paths = tiny.write_spec(tmp_path, "smollm2-wheel")
+    tasks = load_tasks(load_run_spec(paths.spec))
+    assert len(tasks.train) == 4
+    for task in tasks.train.values():
+        assert len(task.pool.criteria) == 4
+        assert len(task.pool.checklists) == 2
+    assert tasks.held_out["quick"].pool.criteria == ()
+
+
+# --- the run folder's copy ------------------------------------------------------------------------
+
+
+def through_the_run_folder(tasks: Tasks, folder: Path) -> Tasks:
+    """As the command line writes tasks.yaml, and as a resume reads it."""
+    path = folder / "resolved.yaml"
+    path.write_text(dump_yaml(tasks.as_file().model_dump(mode="json", exclude_none=True)))
+    return load_resolved(path)
+
+
+@pytest.mark.parametrize("source", ["starter", "tiny", "ifeval"])
+def test_a_resumed_run_reads_the_same_tasks(source: str, tmp_path: Path) -> None:
+    if source == "tiny":
+        tasks = load_tasks(load_run_spec(tiny.write_spec(tmp_path, "smollm2-wheel").spec))
+    else:
+        path = STARTER if source == "starter" else data_file("ifeval_input_data.jsonl")
+        tasks = load(tmp_path, path)
+    again = through_the_run_folder(tasks, tmp_path)
+    assert again.train == tasks.train
+    assert again.held_out == tasks.held_out
+    assert list(again.train) == list(tasks.train)  # order matters to the probe
+    for task_id, task in tasks.train.items():
+        same = again.train[task_id]
+        assert [c.id for c in same.rubric] == [c.id for c in task.rubric]
+        assert [c.id for c in same.pool.criteria] == [c.id for c in task.pool.criteria]
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "two\nlines",
+        " blanks around \n",
+        "tab\there",
+        "\u00e9\u4e2d\U0001f600 \u2028 \u0085 \u200b",
+        "'quotes' \"double\" `back` # no comment: really",
+        "yes",
+        "1e-3",
+        "- a\n- b",
+        "{{ jinja }} {% x %}",
+        "trailing colon:",
+    ],
+)
+def test_awkward_prompts_survive_the_run_folder(prompt: str, tmp_path: Path) -> None:
+    tasks = load(tmp_path, write_rows(tmp_path, ifeval(prompt=prompt)))
+    assert through_the_run_folder(tasks, tmp_path).train == tasks.train
+
+
+def test_criteria_keep_their_ids_through_the_run_folder(tmp_path: Path) -> None:
+    """An argument left empty on purpose: the id is a hash, and a resume must find the same one."""
+    path = tmp_path / "empty.yaml"
+    path.write_text(
+        "train:\n  - id: a\n    domain: x\n    prompt: Hm\n    rubric:\n      - text: t\n"
+        "        points: 1\n"
+        "        check: {kind: ifeval, id: 'punctuation:no_comma', args: {relation: null}}\n"
+    )
+    tasks = load(tmp_path, path)
+    again = through_the_run_folder(tasks, tmp_path)
+    assert [c.id for c in again.train["a"].rubric] == [c.id for c in tasks.train["a"].rubric]
