@@ -515,8 +515,10 @@ def test_alpha_is_shared_by_looks_and_revisions(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("update", [ADD_BETA, mount()])
-def test_a_candidate_without_effect_is_rarely_accepted(update: Update, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("update", "at_least"), [(ADD_BETA, 0.02), (mount(), 0.0)])
+def test_a_candidate_without_effect_is_rarely_accepted(
+    update: Update, at_least: float, tmp_path: Path
+) -> None:
     """Two revisions with two looks each, no margin, alpha as wide as 0.4: at most 0.4 get through.
 
     Without sharing alpha over looks and revisions it would be more than half of them.
@@ -527,7 +529,7 @@ def test_a_candidate_without_effect_is_rarely_accepted(update: Update, tmp_path:
         any(accepted(tmp_path, coins, update, seed, revision, **wide) for revision in (0, 1))
         for seed in seeds
     ]
-    assert 0.01 <= np.mean(fooled) <= 0.4
+    assert at_least <= np.mean(fooled) <= 0.4
 
 
 @pytest.mark.usefixtures("quick")

@@ -36,8 +36,7 @@ from harnessrl.trainer.report.data import load_run
 from harnessrl.trainer.report.text import neutralise, number, signed
 
 HOSTILE = (
-    "<script>alert(1)</script></svg></details><img src=x onerror=alert(2)> "
-    "\u202eevil\u0007 \x1b[31m"
+    "<script>alert(1)</script></svg></details><img src=x onerror=alert(2)> \u202eevil\u0007 \x1b[31m"
 )
 G = 8
 
@@ -64,9 +63,7 @@ TASKS = TaskFile(
             ("write-letter", "writing"),
         )
     ),
-    held_out=tuple(
-        HeldOutTask.model_validate(seed_task(f"held-{i}", "medicine")) for i in range(3)
-    ),
+    held_out=tuple(HeldOutTask.model_validate(seed_task(f"held-{i}", "medicine")) for i in range(3)),
 )
 SPEC = RunSpec(
     name="tiny",
@@ -139,9 +136,7 @@ def write_run(
     ids = [task.id for task in TASKS.train]
     recipe = "harnessrl" if evolve else "grpo"
     log: list[AnyRecord] = [
-        RunStarted(
-            id="run", step=0, harness_version=0, name="tiny", seed=7, recipe=recipe, task_ids=ids
-        ),
+        RunStarted(id="run", step=0, harness_version=0, name="tiny", seed=7, recipe=recipe, task_ids=ids),
         probe("before", "train", 0.412, 0.512 if oracle else None),
         probe("before", "held_out", 0.401, 0.498 if oracle else None),
     ]
@@ -181,11 +176,18 @@ def write_run(
         log += [
             probe("after", "train", 0.587, quality_after if oracle else None),
             probe("after", "held_out", 0.402, 0.499 if oracle else None),
-            RunFinished(id="end", step=steps, harness_version=version),
+            RunFinished(id="end", step=steps, harness_version=version, **TOTALS),
         ]
     EventLog(run / "events.jsonl").append(log)
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
     return log
+
+
+TOTALS = {
+    "rollouts": {"train": 896, "critic": 640, "probe": 768},
+    "tokens": {"train": 20_111, "critic": 15_222, "probe": 18_333},
+    "judge_calls": {"train": 2_688, "critic": 1_920, "probe": 2_304},
+}
 
 
 def probe(when: Any, split: Any, reward: float, quality: float | None) -> Probe:
@@ -207,6 +209,7 @@ def probe(when: Any, split: Any, reward: float, quality: float | None) -> Probe:
             for task, d in zip(tasks, offsets, strict=True)
         },
         words=21.0 if when == "before" else 34.5,
+        seconds=12.5,
     )
 
 
@@ -248,8 +251,7 @@ def decision(
     )
     if not accepted:
         return [diagnosis, made]
-    after = {"step": step + 1, "harness_version": version}
-    new = Accepted(id=f"version-{version}", **after, decision_ids=[made.id], updates=[update])
+    new = Accepted(id=f"version-{version}", **common, decision_ids=[made.id], updates=[update])
     return [diagnosis, made, new]
 
 
@@ -387,7 +389,7 @@ def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_numbers_on_the_page_are_those_of_the_records(page: Page) -> None:
     assert "0.412 0.587 +0.175" in page.text  # train probe, reward
     assert "0.512 0.437 −0.075" in page.text  # and quality  # noqa: RUF001
-    assert "critic 108" in page.text and "train 896" in page.text and "28,000" in page.text
+    assert "critic 640" in page.text and "train 896" in page.text and "20,111" in page.text
     assert "signal rate 0.315 → 0.537" in page.text
     assert "gain +0.222 [0.085, 0.351], margin 0.050 (proposer expected +0.200)" in page.text
     assert "p(no gain) 0.012 < alpha 0.050" in page.text

@@ -103,7 +103,7 @@ def fold(data: RunData) -> tuple[list[Version], list[str]]:
         except UpdateError as error:
             notes.append(f"Harness version {number} cannot be rebuilt: {error}.")
             state = HarnessState(state.tasks, number, state.changes)
-        versions.append(Version(number, accepted.step, tuple(accepted.updates), state))
+        versions.append(Version(number, accepted.step + 1, tuple(accepted.updates), state))
     return versions, notes
 
 

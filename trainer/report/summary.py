@@ -37,6 +37,7 @@ class Header:
     loop_seconds: float | None  # rollout + score + train
     evolver_seconds: float | None
     save_seconds: float | None
+    probe_seconds: float
 
     @property
     def status(self) -> str:
@@ -91,9 +92,7 @@ def header(data: RunData, versions: Sequence[Version]) -> Header:
     """Collect the header from the records, the spec and the last step's totals."""
     started = next(iter(data.of(RunStarted)), None)
     spec = data.spec
-    last = data.steps[-1] if data.steps else None
-    rollouts = last.counts("rollouts") if last else {}
-    tokens = last.counts("tokens") if last else {}
+    rollouts, tokens, judge_calls = _totals(data)
     purposes = [*PURPOSES, *sorted(rollouts.keys() - set(PURPOSES))]
     seed = started.seed if started else spec.seed if spec else None
     return Header(
@@ -108,11 +107,22 @@ def header(data: RunData, versions: Sequence[Version]) -> Header:
         steps_planned=spec.engine.steps if spec else None,
         version=versions[-1].number,
         budget=[(name, rollouts.get(name), tokens.get(name)) for name in purposes],
-        judge_calls=last.counts("judge_calls") if last else {},
+        judge_calls=judge_calls,
         loop_seconds=_seconds(data.steps, ("rollout", "score", "train")),
         evolver_seconds=_seconds(data.steps, ("evolve",)),
         save_seconds=_seconds(data.steps, ("save",)),
+        probe_seconds=sum(probe.seconds for probe in data.of(Probe)),
     )
+
+
+def _totals(data: RunData) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+    """Rollouts, tokens and judge calls by purpose: the run's own totals, else the last step's."""
+    for end in data.of(RunFinished):
+        return dict(end.rollouts), dict(end.tokens), dict(end.judge_calls)
+    if not data.steps:
+        return {}, {}, {}
+    last = data.steps[-1]
+    return last.counts("rollouts"), last.counts("tokens"), last.counts("judge_calls")
 
 
 def probes(data: RunData) -> list[ProbeSplit]:
