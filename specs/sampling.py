@@ -45,17 +45,22 @@ def probabilities(
     return out
 
 
-def draw_tasks(p: Mapping[str, float], n: int, rng: np.random.Generator) -> list[str]:
-    """Draw `n` tasks with E[count of x] = n p(x), and counts within 1 of that.
+def draw_tasks(p: Mapping[str, float], n: int, seed: int, step: int) -> list[str]:
+    """The `n` tasks of a step: E[count of x] = n p(x), with little variance from step to step.
 
-    Systematic sampling (one uniform offset, equal spacing) over a random order of the tasks: a batch
-    is as spread out as p allows, and a task repeats only where n p(x) > 1.
+    Systematic sampling (one uniform offset, equal spacing) over a random order of the tasks, spread
+    over a round of so many steps that a round draws about as often as there are tasks: uniform p
+    visits every task once a round, and any p comes within 1 of its expected count. Order, offset and
+    who is drawn in which step are redrawn each round; a change of p acts from the next step on.
     """
+    steps = -(-len(p) // n)
+    rng = stream(seed, "tasks", step // steps)
     ids = sorted(p)
     order = [ids[i] for i in rng.permutation(len(ids))]
     edges = np.cumsum([p[i] for i in order])
-    points = (rng.random() + np.arange(n)) / n * edges[-1]
-    picks = np.minimum(np.searchsorted(edges, points, side="right"), len(order) - 1)
+    points = (rng.random() + rng.permutation(n * steps)) / (n * steps) * edges[-1]
+    mine = points[step % steps * n :][:n]
+    picks = np.minimum(np.searchsorted(edges, mine, side="right"), len(order) - 1)
     return [order[i] for i in picks]
 
 

@@ -98,13 +98,13 @@ class Evolver(Strict):
 
     every: Positive = 2
     """Steps between two looks at the evidence. A look proposes something only if a diagnosis does."""
-    tasks_per_look: Positive = 2
+    tasks_per_look: Positive = 4
     """At most this many tasks (the ones losing most signal) are worked on in one look."""
     min_groups: Positive = 2
     """Groups of a task that must be on record before anything is concluded about it."""
     max_staleness: Positive = 12
     """Evidence older than this many steps is not used."""
-    healthy_signal: Share = 0.7
+    healthy_signal: Share = 0.85
     """A task is repaired when its signal rate is below this with confidence 1 - alpha."""
     alpha: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.10
     """Chance of accepting a candidate with no gain, shared by all looks and revisions at it."""

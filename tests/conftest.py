@@ -24,5 +24,14 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small(tmp_path: Path, tiny_model: Path) -> tiny.Paths:
-    """A four-step spec on the tiny model, with tasks whose pool gives the evolver work."""
+    """A six-step spec on the tiny model, with tasks whose pool gives the evolver work."""
     return tiny.write_spec(tmp_path / "spec", tiny_model)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> tiny.Finished:
+    """That spec trained to its end with both probes. Copy the run folder before changing it."""
+    paths = tiny.write_spec(tmp_path_factory.mktemp("finished"), tiny_model)
+    done = tiny.invoke("train", paths.spec)
+    assert done.exit_code == 0, done.output + repr(done.exception)
+    return tiny.Finished(paths.spec, paths.run, done.output)

@@ -139,6 +139,22 @@ def harness_of(*tasks: TrainTask) -> HarnessState:
     return HarnessState({task.id: task for task in tasks})
 
 
+#: The rules the tests reckon with, whatever the defaults of a run become.
+EVOLVER: dict[str, Any] = {
+    "every": 2,
+    "tasks_per_look": 2,
+    "min_groups": 2,
+    "max_staleness": 12,
+    "healthy_signal": 0.7,
+    "alpha": 0.1,
+    "margin": 0.05,
+    "rollouts": 32,
+    "extended_rollouts": 64,
+    "max_revisions": 1,
+}
+SAMPLING: dict[str, Any] = {"paused_weight": 0.1, "min_effective_tasks": 6.0}
+
+
 def make_spec(
     seed: int = 0, group_size: int = 8, p: Mapping[str, Any] | None = None, **evolver: Any
 ) -> RunSpec:
@@ -147,9 +163,9 @@ def make_spec(
         name="scripted",
         seed=seed,
         tasks=Tasks(files=("tasks.yaml",)),
-        interfaces=Interfaces(p=SamplingInterface(**(p or {}))),
+        interfaces=Interfaces(p=SamplingInterface(**(SAMPLING | dict(p or {})))),
         roles=Roles(policy=PolicyRole(model="nowhere")),
-        evolver=Evolver(**evolver),
+        evolver=Evolver(**(EVOLVER | evolver)),
         engine=LocalEngine(kind="local", group_size=group_size),
     )
 

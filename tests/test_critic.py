@@ -15,12 +15,12 @@ from harnessrl.agents.evolver.decision import Outcome
 from harnessrl.agents.evolver.evidence import Memory
 from harnessrl.agents.policy import Request
 from harnessrl.agents.scoring.judge import Scorer
-from harnessrl.agents.usage import CountedPolicy, Usage
-from harnessrl.memory.records import RECORD
+from harnessrl.agents.usage import CountedPolicy, Purpose, Usage
+from harnessrl.memory.records import RECORD, Accepted
 from harnessrl.prompts import guided_prompt
 from harnessrl.specs.harness import Guidance, HarnessState, UpdateError, apply
 from harnessrl.specs.schema import Oracle
-from harnessrl.specs.tasks import Criterion
+from harnessrl.specs.tasks import Criterion, Task
 from harnessrl.specs.updates import Add, Boost, Mount, Pause, Resume, Retire, Unmount, Update
 from scripted import (
     PlainScorer,
@@ -121,9 +121,7 @@ def test_an_open_candidate_gets_more_rollouts_and_keeps_the_first_ones(tmp_path:
         (by_index(["0.9 x", "0.1 beta"]), ADD_BETA),  # a guard fails
     ],
 )
-def test_a_settled_candidate_gets_no_second_look(
-    write: Write, update: Update, tmp_path: Path
-) -> None:
+def test_a_settled_candidate_gets_no_second_look(write: Write, update: Update, tmp_path: Path) -> None:
     world = World(tmp_path, write)
     assert not world.judge(update).open
     assert len(world.policy.requests) == 32
@@ -256,6 +254,41 @@ def test_a_criterion_nobody_can_score_is_no_gain(points: float, tmp_path: Path) 
     judged = Criterion(text="The response is wise.", points=points)  # no check, no judge role
     found = World(tmp_path, CLEAR).judge(Add(task_ids=("t",), rationale="", criterion=judged))
     assert not found.accepted and found.measured.gain <= 0.0
+
+
+class Mute(PlainScorer):
+    """Cannot say whether a response with the word `mute` says beta."""
+
+    def verdicts(
+        self, task: Task, rubric: Sequence[Criterion], responses: Sequence[str], purpose: Purpose
+    ) -> np.ndarray:
+        met_GK = super().verdicts(task, rubric, responses, purpose)
+        for i, k in itertools.product(range(len(responses)), range(len(rubric))):
+            if "mute" in responses[i] and "beta" in rubric[k].text:
+                met_GK[i, k] = np.nan
+        return met_GK
+
+
+def test_unscored_verdicts_are_dropped_group_by_group_as_in_training(tmp_path: Path) -> None:
+    """Beta (a tenth of the points) is unscored on one rollout of six.
+
+    Training drops it in the groups that hold this rollout, half of those of three, and not in the
+    others. Dropped for all six at once the rubric looks blind, and any candidate like a gain.
+    """
+    harness = harness_of(make_task("t", rubric=[says("alpha", 9.0), says("beta", 1.0)]))
+    quality = [0.1, 0.2, 0.3, 0.5, 0.7, 0.9]
+    says_beta: list[float | None] = [0, 0, 1, 1, 1, None]
+    words = {0: "alpha", 1: "alpha beta", None: "alpha mute"}
+    texts = [f"{q} {words[b]}" for q, b in zip(quality, says_beta, strict=True)]
+    world = World(tmp_path, by_index(texts), group_size=3, rollouts=6, extended_rollouts=6)
+    world.critic.scorer = Mute()
+    found = world.judge(Add(task_ids=("t",), rationale="", criterion=says("never")), harness)
+    groups = []
+    for subset in itertools.combinations(range(6), 3):
+        heard = [says_beta[i] for i in subset]
+        scores = [1.0 if None in heard else 0.9 + 0.1 * (b or 0.0) for b in heard]
+        groups.append([(s, quality[i]) for s, i in zip(scores, subset, strict=True)])
+    assert found.measured.before == pytest.approx(pooled(groups), abs=0.04)
 
 
 def test_an_update_for_several_tasks_is_not_accepted_on_one_tasks_evidence(tmp_path: Path) -> None:
@@ -443,6 +476,24 @@ def test_old_rollouts_do_not_count(tmp_path: Path) -> None:
     assert fresh.measured.before == pytest.approx((0 + 1 + 16 / 28 + 0) / 4)
 
 
+def test_groups_scored_by_an_earlier_rubric_say_nothing_about_todays(tmp_path: Path) -> None:
+    """Since a's rubric was repaired all its pairs are informative; before that none was."""
+    world = World(tmp_path, NOISE, p={"min_effective_tasks": 1.0})
+    repair = Add(task_ids=("a",), rationale="", criterion=says("beta"))
+    fill(world.memory, "a", [1.0] * 8, step=STEP - 2)
+    accepted_then = Accepted(
+        id="h-000001", step=STEP - 2, harness_version=1, decision_ids=[], updates=[repair]
+    )
+    world.memory.add([accepted_then])
+    fill(world.memory, "a", RISING, slot=0)
+    for slot, task in enumerate("bcd", 1):
+        fill(world.memory, task, [1.0] * 8, slot=slot)
+    boost = Boost(task_ids=("a",), rationale="", factor=4.0)
+    found = world.judge(boost, apply(SIX, [repair]))
+    assert found.measured.before == pytest.approx(1 / 4)
+    assert found.measured.after == pytest.approx(4 / 7)
+
+
 def test_a_task_the_oracle_never_looked_at_counts_as_an_average_one(tmp_path: Path) -> None:
     """Rollouts without an oracle verdict are no evidence, for or against."""
     world = sampling_world(tmp_path)
@@ -467,13 +518,22 @@ def test_a_lucky_rollout_does_not_move_sampling(tmp_path: Path) -> None:
 
 
 def test_a_rollout_and_its_bootstrap_copy_are_no_pair_of_p_either(tmp_path: Path) -> None:
-    """All pairs of b are informative: in every replicate too, or copies had been counted."""
+    """c carries the domain's signal; its replicates are those of a bootstrap written out in full."""
     world = World(tmp_path, NOISE, p={"min_effective_tasks": 1.0})
-    fill(world.memory, "b", RISING)
-    for slot, task in enumerate("acd", 1):
+    fill(world.memory, "c", STEPPED)
+    for slot, task in enumerate("abd", 1):
         fill(world.memory, task, [1.0] * 8, slot=slot)
-    found = world.judge(Boost(task_ids=("b",), rationale="", factor=4.0), SIX)
-    assert found.measured.interval == (pytest.approx(4 / 7 - 1 / 4), pytest.approx(4 / 7 - 1 / 4))
+    found = world.judge(Boost(task_ids=("c",), rationale="", factor=4.0), SIX)
+    rng = np.random.default_rng(0)
+    shares = []
+    for _ in range(4000):
+        drawn = rng.integers(8, size=8).tolist()
+        pairs = [(i, j) for i, j in itertools.combinations(drawn, 2) if i != j]
+        # Score and quality rise together, so a pair with different scores is informative.
+        shares.append(np.mean([STEPPED[i] != STEPPED[j] for i, j in pairs]))
+    wanted = (4 / 7 - 1 / 4) * np.quantile(shares, [0.05, 0.95])
+    assert found.measured.gain == pytest.approx((4 / 7 - 1 / 4) * 16 / 28)
+    assert found.measured.interval == pytest.approx(wanted, abs=0.012)
 
 
 # --- how often it is fooled ----------------------------------------------------------------------

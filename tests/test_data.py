@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,10 @@ from harnessrl.trainer.data.rows import (
     read_rows,
     subject_words,
 )
+from tiny import data_file
 
 ROOT = Path(__file__).resolve().parent.parent
-DATA = Path(os.environ.get("HARNESSRL_DATA") or ROOT.parent / "shared" / "data")
 STARTER = ROOT / "specs" / "tasks" / "starter.yaml"
-
-
-def data_file(name: str) -> Path:
-    if not (DATA / name).is_file():
-        pytest.skip(f"no {name} in {DATA}; name a folder that has it in HARNESSRL_DATA")
-    return DATA / name
 
 
 def ifeval(key: Any = 1, prompt: str = "Describe the river Nile without commas.", **more: Any) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from harnessrl.agents.evolver.critic import Critic
@@ -10,7 +12,6 @@ from harnessrl.memory.records import Measurement
 from harnessrl.specs.updates import Add
 from hypothesis import given
 from hypothesis import strategies as st
-from pathlib import Path
 from scripted import (
     PlainScorer,
     ScriptedPolicy,

@@ -1,4 +1,4 @@
-"""Failure classes of pairs, the signal rate with its interval, agreement, and what is concluded of a task."""
+"""Failure classes of pairs, the signal rate with its interval, and what is concluded of a task."""
 
 from __future__ import annotations
 
@@ -337,9 +337,7 @@ SAME = [0.5] * 8
 TASK = make_task("t")
 
 
-def groups_of(
-    rewards: list[float], quality: list[float], n: int = 3, task_id: str = "t"
-) -> list[Group]:
+def groups_of(rewards: list[float], quality: list[float], n: int = 3, task_id: str = "t") -> list[Group]:
     task = make_task(task_id)
     return [group_record(task, rewards, quality, step, 0) for step in range(n)]
 

@@ -111,7 +111,7 @@ def test_no_measure_of_the_oracle_is_a_criterion(task: Task) -> None:
 @pytest.mark.parametrize("task", TASK_FILE.train, ids=ids)
 def test_pools(task: TrainTask) -> None:
     pool: tuple[Criterion, ...] = task.pool.criteria
-    assert 6 <= len(pool) <= 8
+    assert 6 <= len(pool) <= 9
     assert 2 <= len(task.pool.checklists) <= 3
     assert all(2 <= len(lines) <= 4 for lines in task.pool.checklists)
     criteria = (*task.rubric, *pool)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import time
@@ -11,6 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
 #: What the byte-level BPE is trained on; a random model then writes pieces of these words.
 CORPUS = "The quick brown fox jumps over the lazy dog. Please write a clear answer to the question. "
@@ -137,6 +143,7 @@ engine:
   threads: 1
 evolver:
   every: 1
+  tasks_per_look: 2
   min_groups: 1
   healthy_signal: 1.0
   rollouts: 8
@@ -164,7 +171,16 @@ class Paths:
         return self.runs / "tiny"
 
 
-def write_spec(folder: Path, model: Path | str, steps: int = 4) -> Paths:
+@dataclass(frozen=True)
+class Finished:
+    """A run that came to its end, and what it printed."""
+
+    spec: Path
+    run: Path
+    output: str
+
+
+def write_spec(folder: Path, model: Path | str, steps: int = 6) -> Paths:
     """Write `tiny.yaml` and `tasks.yaml` into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tasks.yaml").write_text(TASKS_YAML)
@@ -201,6 +217,40 @@ def surviving(path: Path) -> list[dict[str, Any]]:
     return out
 
 
+def content(run: Path) -> dict[str, Any]:
+    """Everything a run folder says that must repeat: all of it, apart from what clocks wrote."""
+    (checkpoint,) = (run / "checkpoints").iterdir()
+    return {
+        "metrics": [timeless(row) for row in rows(run / "metrics.jsonl")],
+        "events": surviving(run / "events.jsonl"),
+        "rollouts": {p.name: rows(p) for p in sorted((run / "rollouts").iterdir())},
+        "harness": {p.name: p.read_text() for p in sorted((run / "harness").iterdir())},
+        "checkpoint": checkpoint.name,
+        "weights": (checkpoint / "policy" / "model.safetensors").read_bytes(),
+        "optimizer": (checkpoint / "optimizer" / "adamw.pt").read_bytes(),
+        "controller": (checkpoint / "controller.json").read_text(),
+        "threads": threads(run),
+    }
+
+
+def threads(run: Path) -> list[str]:
+    """The evolver's threads in LangGraph's store; [] for a run without an evolver."""
+    if not (run / "graph.sqlite").exists():
+        return []
+    with contextlib.closing(sqlite3.connect(run / "graph.sqlite")) as connection:
+        found = connection.execute("SELECT DISTINCT thread_id FROM checkpoints ORDER BY 1")
+        return [thread for (thread,) in found]
+
+
+def data_file(name: str) -> Path:
+    """A file of real rows. They lie beside the checkout, or where HARNESSRL_DATA says."""
+    beside = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
+    folder = Path(os.environ.get("HARNESSRL_DATA") or beside)
+    if not (folder / name).is_file():
+        pytest.skip(f"no {name} in {folder}; name a folder that has it in HARNESSRL_DATA")
+    return folder / name
+
+
 # --- processes ------------------------------------------------------------------------------------
 
 
@@ -208,6 +258,13 @@ def command(*args: str | Path) -> list[str]:
     """The command line of `harnessrl` in this environment."""
     start = "from harnessrl.trainer.cli import main; main()"
     return [sys.executable, "-c", start, *map(str, args)]
+
+
+def invoke(*args: str | Path) -> Result:
+    """Run `harnessrl` in this process (no second import of torch)."""
+    from harnessrl.trainer.cli import app
+
+    return CliRunner().invoke(app, [str(arg) for arg in args])
 
 
 def harnessrl(

@@ -116,8 +116,7 @@ class Controller:
         """What to roll out in these slots of a step. Claiming again gives the same answer."""
         p = self.spec.interfaces.p
         chances = probabilities(self.harness, p.domain_shares, p.paused_weight)
-        rng = stream(self.spec.seed, "tasks", step)
-        drawn = draw_tasks(chances, self.spec.engine.tasks_per_step, rng)
+        drawn = draw_tasks(chances, self.spec.engine.tasks_per_step, self.spec.seed, step)
         claims = []
         for slot in slots:
             if (step, slot) not in self._groups:
@@ -164,7 +163,9 @@ class Controller:
         for key in [key for key in self._groups if key[0] == step]:
             del self._groups[key]
         evolve_started = time.monotonic()
-        if self.evolver is not None and (step + 1) % self.spec.evolver.every == 0:
+        done = step + 1
+        # After the last step there is nothing left that a change could act on.
+        if self.evolver and done % self.spec.evolver.every == 0 and done < self.spec.engine.steps:
             self._evolve(step, say)
         evolve_seconds = time.monotonic() - evolve_started
         metrics |= asdict(self.usage)
