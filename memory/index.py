@@ -58,13 +58,16 @@ class MemoryIndex:
         wanted = [r for r in records if isinstance(r, Diagnosis | Decision)]
         if not wanted:
             return
-        texts = [signature(r) for r in wanted]
-        self._collection.upsert(
-            ids=[r.id for r in wanted],
-            embeddings=embed(texts),
-            documents=texts,
-            metadatas=[{"task_id": r.task_id, "type": r.type, "step": r.step} for r in wanted],
-        )
+        most = int(self._client.get_max_batch_size())
+        for start in range(0, len(wanted), most):
+            part = wanted[start : start + most]
+            texts = [signature(r) for r in part]
+            self._collection.upsert(
+                ids=[r.id for r in part],
+                embeddings=embed(texts),
+                documents=texts,
+                metadatas=[{"task_id": r.task_id, "type": r.type, "step": r.step} for r in part],
+            )
 
     def rebuild(self, records: Iterable[AnyRecord]) -> int:
         """Make the index anew from a log; the number of records in it."""
@@ -83,30 +86,40 @@ class MemoryIndex:
         if not_task is not None:
             clauses.append({"task_id": {"$ne": not_task}})
         where = None if not clauses else clauses[0] if len(clauses) == 1 else {"$and": clauses}
-        if self._collection.count() == 0:
+        total = int(self._collection.count())
+        if total == 0:
             return []
         (query,) = embed([text])
+        n = limit * CANDIDATES_PER_HIT
+        hits = self._nearest(query, n, where)
+        # Equal signatures are common: widen until no candidate outside could tie with the last hit.
+        while len(hits) == n < total and _rank(hits[-1])[0] <= _rank(hits[limit - 1])[0]:
+            n *= 2
+            hits = self._nearest(query, n, where)
+        return hits[:limit]
+
+    def _nearest(self, query: Any, n: int, where: dict[str, Any] | None) -> list[Hit]:
         found = self._collection.query(
             query_embeddings=[query],
-            n_results=limit * CANDIDATES_PER_HIT,
+            n_results=n,
             where=where,
             include=["embeddings", "documents", "metadatas"],
         )
+        columns = (found[name][0] for name in ("ids", "embeddings", "documents", "metadatas"))
         hits = [
             Hit(record_id, str(meta["task_id"]), document, float(vector @ query))
-            for record_id, vector, document, meta in zip(
-                found["ids"][0],
-                found["embeddings"][0],
-                found["documents"][0],
-                found["metadatas"][0],
-                strict=True,
-            )
+            for record_id, vector, document, meta in zip(*columns, strict=True)
         ]
-        return sorted(hits, key=lambda h: (-round(h.similarity, 6), h.record_id))[:limit]
+        return sorted(hits, key=_rank)
 
     def close(self) -> None:
         """Let go of the folder."""
         self._client.clear_system_cache()
+
+
+def _rank(hit: Hit) -> tuple[float, str]:
+    """Sorts by similarity, nearest first; what differs by rounding only counts as a tie."""
+    return -round(hit.similarity, 6), hit.record_id
 
 
 def find(records: Sequence[AnyRecord], ids: Iterable[str]) -> list[AnyRecord]:

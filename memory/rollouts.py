@@ -44,7 +44,7 @@ class RolloutStore:
 
     def write(self, step: int, rollouts: Sequence[Rollout]) -> None:
         """Write one step's rollouts, replacing what an earlier attempt at the step left."""
-        lines = [json.dumps(asdict(rollout), ensure_ascii=False) + "\n" for rollout in rollouts]
+        lines = [json.dumps(asdict(rollout)) + "\n" for rollout in rollouts]
         write_atomic(self.path(step), "".join(lines))
 
     def read(self, step: int) -> list[Rollout]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -28,13 +28,14 @@ def probabilities(
 
     Inside a domain p(x) is proportional to the task's weight; the domain's share is fixed (default:
     proportional to its number of tasks), so no update on p can move mass between domains.
+    Raises `ValueError` for shares that do not name just the tasks' domains.
     """
     domains: dict[str, list[str]] = {}
     for task_id, task in state.tasks.items():
         domains.setdefault(task.domain, []).append(task_id)
-    shares = {name: domain_shares.get(name, 0.0) for name in domains}
-    if not domain_shares:
-        shares = {name: float(len(ids)) for name, ids in domains.items()}
+    if problem := check_shares(domain_shares, domains):
+        raise ValueError(problem)
+    shares = domain_shares or {name: float(len(ids)) for name, ids in domains.items()}
     total = sum(shares.values())
     out: dict[str, float] = {}
     for name, ids in domains.items():
@@ -45,22 +46,35 @@ def probabilities(
     return out
 
 
+def check_shares(domain_shares: Mapping[str, float], domains: Collection[str]) -> str | None:
+    """What is wrong with shares for these domains, or None. Empty shares are the default."""
+    missing = sorted(set(domains) - set(domain_shares))
+    unknown = sorted(set(domain_shares) - set(domains))
+    if not domain_shares or not (missing or unknown):
+        return None
+    told = [f"no share for {', '.join(missing)}"] if missing else []
+    told += [f"no task of {', '.join(unknown)}"] if unknown else []
+    return f"{'; '.join(told)}; allowed: a share for each of {', '.join(sorted(domains))}, or none"
+
+
 def draw_tasks(p: Mapping[str, float], n: int, seed: int, step: int) -> list[str]:
     """The `n` tasks of a step: E[count of x] = n p(x), with little variance from step to step.
 
     Systematic sampling (one uniform offset, equal spacing) over a random order of the tasks, spread
     over a round of so many steps that a round draws about as often as there are tasks: uniform p
     visits every task once a round, and any p comes within 1 of its expected count. Order, offset and
-    who is drawn in which step are redrawn each round; a change of p acts from the next step on.
+    who is drawn in which step are redrawn each round; a change of p acts from the next step on. A
+    task repeats inside a step only where n p(x) > 1.
     """
     steps = -(-len(p) // n)
     rng = stream(seed, "tasks", step // steps)
     ids = sorted(p)
     order = [ids[i] for i in rng.permutation(len(ids))]
     edges = np.cumsum([p[i] for i in order])
-    points = (rng.random() + rng.permutation(n * steps)) / (n * steps) * edges[-1]
-    mine = points[step % steps * n :][:n]
-    picks = np.minimum(np.searchsorted(edges, mine, side="right"), len(order) - 1)
+    # The round's points are (u + 0, 1, 2, ...) / (n steps); a step takes every `steps`-th of them.
+    offset = rng.random() + rng.permutation(steps)[step % steps]
+    points = (offset + steps * np.arange(n)) / (n * steps) * edges[-1]
+    picks = np.minimum(np.searchsorted(edges, points, side="right"), len(order) - 1)
     return [order[i] for i in picks]
 
 

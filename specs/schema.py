@@ -90,7 +90,7 @@ class Oracle(Strict):
     kind: Literal["embedded", "none"] = "embedded"
     """`embedded`: programmatic measures of the task's `quality`; `none`: collapse only is visible."""
     share: Share = 1.0
-    """Share of training groups the oracle looks at (the evolver's groups: always)."""
+    """Share of training groups the oracle looks at; only these are evidence for the evolver."""
 
 
 class Evolver(Strict):

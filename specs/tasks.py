@@ -7,6 +7,7 @@ ignored. `specs/loader.py` turns pydantic's errors into ``file:line:col`` messag
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -151,7 +152,8 @@ class Criterion(Strict):
     @property
     def id(self) -> str:
         """Content hash: the same criterion has the same id in every file, order and run."""
-        return "c-" + hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:10]
+        content = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return "c-" + hashlib.sha256(content.encode()).hexdigest()[:10]
 
 
 # --- the oracle's view of a task ---------------------------------------------------------------

@@ -83,7 +83,7 @@ def by_index(plain: Sequence[str], guided: Sequence[str] = ()) -> Write:
     """
 
     def write(request: Request, rng: np.random.Generator) -> str:
-        texts = guided if guided and request.key[-2] == "guided" else plain
+        texts = guided if guided and str(request.key[-2]).startswith("guided") else plain
         return texts[int(request.key[-1]) % len(texts)]
 
     return write

@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 import tiny
 import typer
+from filelock import FileLock
 from harnessrl.memory.events import read_log
 from harnessrl.memory.records import Decision, Diagnosis
 from harnessrl.trainer.cli import app
-from harnessrl.trainer.runfolder import RunFolder
-from harnessrl.trainer.start import locked
 
 HEAVY = ("torch", "transformers", "chromadb", "langgraph", "matplotlib", "datasets", "onnxruntime")
 
@@ -405,7 +404,7 @@ def test_searching_a_memory_without_its_index_says_so(run: Path) -> None:
 @pytest.mark.parametrize("args", [("rebuild",), ("search",)])
 def test_memory_of_a_run_in_progress(args: tuple[str, ...], run: Path) -> None:
     more = ("x",) if args == ("search",) else ()
-    with locked(RunFolder(run)):
+    with FileLock(run / ".lock"):
         done = tiny.invoke("memory", *args, run, *more)
     assert isinstance(done.exception, SystemExit), repr(done.exception)
     assert done.exit_code in (1, 2)

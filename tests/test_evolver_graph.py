@@ -75,6 +75,7 @@ class Verdicts:
         self.asked: list[tuple[str, int, int]] = []
 
     def judge(self, update: Update, harness: HarnessState, step: int, revision: int) -> Outcome:
+        apply(harness, [update])  # what cannot be applied is never measured
         self.asked.append((content_key(update), step, revision))
         measured = make_decision(update, gain=0.01 * (revision + 1)).measured
         assert measured is not None
@@ -251,7 +252,7 @@ def test_a_run_of_the_graph_keeps_to_its_thread(saver: SqliteSaver, tmp_path: Pa
     assert thread_id(1, "t") != thread_id(11, "t") != thread_id(1, "u")
 
 
-def test_what_was_refused_here_for_this_failure_comes_back(saver: SqliteSaver, tmp_path: Path) -> None:
+def test_what_was_refused_here_comes_back(saver: SqliteSaver, tmp_path: Path) -> None:
     memory = make_memory(tmp_path)
     old = make_diagnosis(TASK, "blind_high", ["c"], step=0)
     unlike = make_diagnosis(TASK, "blind_low", ["g"], step=0).model_copy(update={"id": "d-x"})
@@ -261,9 +262,9 @@ def test_what_was_refused_here_for_this_failure_comes_back(saver: SqliteSaver, t
     elsewhere = make_decision(add("there", "u"), step=0)
     memory.add([old, unlike, refused, for_another, kept, elsewhere])
     run = Run(saver, tmp_path, Proposals(), Verdicts(), memory=memory)
-    assert run.state["within"] == [refused.id]
-    assert run.proposer.cases[0].refused == [refused]
-    assert "1 refused before" in run.state["no_proposal"]["reason"]
+    assert run.state["within"] == [refused.id, for_another.id]
+    assert run.proposer.cases[0].refused == [refused, for_another]
+    assert "2 refused before" in run.state["no_proposal"]["reason"]
 
 
 def test_similar_decisions_of_other_tasks_are_retrieved(saver: SqliteSaver, tmp_path: Path) -> None:
@@ -279,7 +280,7 @@ def test_similar_decisions_of_other_tasks_are_retrieved(saver: SqliteSaver, tmp_
     index.close()
     assert run.state["cross"] == [near.id, far.id]
     assert run.proposer.cases[0].similar == [near, far]
-    assert run.decisions[0].retrieved == [near.id, far.id]
+    assert run.decisions[0].retrieved == [own.id, near.id, far.id]
 
 
 # --- looks, with the catalogue and the real critic -------------------------------------------------

@@ -248,6 +248,10 @@ def test_the_console_script_is_declared(wheel_names: set[str]) -> None:
     assert script.value == "harnessrl.trainer.cli:main"
 
 
+def test_the_readme_travels() -> None:
+    assert (ROOT / str(project()["project"]["readme"])).is_file()  # type: ignore[index]
+
+
 def test_ci_runs_the_fast_and_the_slow_checks() -> None:
     script = ROOT / ".ci" / "run"
     text = script.read_text()

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 import tiny
+from filelock import FileLock
 from harnessrl.memory.rollouts import RolloutStore
-from harnessrl.trainer import probe as probe_module
-from harnessrl.trainer import start, train
+from harnessrl.trainer import train
 from harnessrl.trainer.controller import Controller
 from harnessrl.trainer.runfolder import RunFolder, latest_checkpoint
-from harnessrl.trainer.start import locked
 
 
 @pytest.fixture(autouse=True)
@@ -126,32 +125,6 @@ def test_killed_twice(reference: Path, short: tiny.Paths, monkeypatch: pytest.Mo
     assert_equal_runs(short.run, reference)
 
 
-def test_half_a_line_at_the_end_of_the_log(
-    reference: Path, short: tiny.Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(train, "_save", killing(train._save, 2))
-        with pytest.raises(Killed):
-            tiny.invoke("train", short.spec)
-    with (short.run / "events.jsonl").open("a") as log:
-        log.write('{"id":"g-0000')
-    resume(short.run)
-    assert_equal_runs(short.run, reference)
-
-
-def test_chroma_and_exports_may_be_lost(
-    reference: Path, short: tiny.Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The log is the source of truth: the index over it is made anew."""
-    with monkeypatch.context() as patch:
-        patch.setattr(train, "_save", killing(train._save, 2))
-        with pytest.raises(Killed):
-            tiny.invoke("train", short.spec)
-    shutil.rmtree(short.run / "chroma")
-    resume(short.run)
-    assert_equal_runs(short.run, reference)
-
-
 # --- Ctrl-C ---------------------------------------------------------------------------------------
 
 
@@ -249,14 +222,22 @@ def test_a_second_ctrl_c_is_final(
 # --- what a resume refuses ------------------------------------------------------------------------
 
 
-@pytest.fixture
-def stopped(short: tiny.Paths, monkeypatch: pytest.MonkeyPatch) -> tiny.Paths:
+@pytest.fixture(scope="module")
+def stopped_once(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> tiny.Paths:
     """A run that was cut short after its checkpoint at step 2."""
-    with monkeypatch.context() as patch:
+    paths = tiny.write_spec(tmp_path_factory.mktemp("stopped") / "spec", tiny_model, steps=3)
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "_save", killing(train._save, 2))
         with pytest.raises(Killed):
-            tiny.invoke("train", short.spec)
-    return short
+            tiny.invoke("train", paths.spec)
+    return paths
+
+
+@pytest.fixture
+def stopped(stopped_once: tiny.Paths, tmp_path: Path) -> tiny.Paths:
+    """A copy of it."""
+    folder = Path(shutil.copytree(stopped_once.folder, tmp_path / "stopped"))
+    return tiny.Paths(folder, folder / stopped_once.spec.name, folder / "runs")
 
 
 def refused(*args: str | Path) -> str:
@@ -319,7 +300,7 @@ def test_a_finished_run_says_so(finished: tiny.Finished, tmp_path: Path) -> None
 
 
 def test_one_process_at_a_time(stopped: tiny.Paths) -> None:
-    with locked(RunFolder(stopped.run)):
+    with FileLock(stopped.run / ".lock"):
         told = refused("--resume", stopped.run)
     assert "another process" in told
     resume(stopped.run)  # and the lock goes with its holder
@@ -345,13 +326,22 @@ def test_a_missing_file_is_named(name: str, stopped: tiny.Paths) -> None:
     assert name in told
 
 
+def test_half_a_line_at_the_end_of_the_log(stopped: tiny.Paths, reference: Path) -> None:
+    with (stopped.run / "events.jsonl").open("a") as log:
+        log.write('{"id":"g-0000')
+    resume(stopped.run)
+    assert_equal_runs(stopped.run, reference)
+
+
+def test_the_index_may_be_lost(stopped: tiny.Paths, reference: Path) -> None:
+    """The log is the source of truth: the index over it is made anew."""
+    shutil.rmtree(stopped.run / "chroma")
+    resume(stopped.run)
+    assert_equal_runs(stopped.run, reference)
+
+
 def test_a_damaged_checkpoint_does_not_stop_a_resume(stopped: tiny.Paths, reference: Path) -> None:
     """It does not exist, so the run begins again, and comes to the same end."""
     os.truncate(stopped.run / "checkpoints/step-000002/optimizer/adamw.pt", 100)
     resume(stopped.run)
     assert_equal_runs(stopped.run, reference)
-
-
-def test_the_names_patched_here_exist() -> None:
-    assert start.locked is locked
-    assert probe_module.probe_run is train.probe_run

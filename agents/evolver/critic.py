@@ -1,22 +1,25 @@
 """The just-in-time critic: measures a candidate on the frozen current policy before it may act.
 
-A c-update judges the same fresh rollouts under both rubrics (paired). A g-update compares plain groups
-with groups that carry the guidance (two independent samples). A p-update is scored on what it would
-draw, from recorded rollouts. Shapes: N fresh rollouts, R bootstrap replicates, M drawn groups of G.
+A c-update judges the same fresh rollouts under both rubrics (paired). A g-update compares groups under
+today's guidance (or none) with groups under the new one: samples of their own, beside plain ones. A
+p-update is scored on what it would draw, from recorded rollouts. Shapes: N fresh rollouts of a kind, R
+bootstrap replicates, M drawn groups of G, K criteria.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from ...memory.records import Group
 from ...prompts import guided_prompt
 from ...specs.harness import Guidance, HarnessState, apply
 from ...specs.sampling import effective_tasks, probabilities, stream
 from ...specs.schema import RunSpec
-from ...specs.tasks import TrainTask
-from ...specs.updates import Mount, Unmount, Update
+from ...specs.tasks import Criterion, TrainTask
+from ...specs.updates import Update
 from ..policy import Policy, Request
 from ..scoring.diagnosis import agreement, group_signals, pool
 from ..scoring.judge import Scorer
@@ -26,19 +29,16 @@ from .decision import Guard, Outcome, Replicates, accept
 from .evidence import Memory
 
 REPLICATES = 400  # bootstrap replicates R
-GROUPS = 32  # random G-subsets drawn in each, and 16 times as many for the point estimate
+GROUPS = 32  # random groups of G drawn in each
+POINT_GROUPS = 2048  # ... and for the point estimate
 
 
 class StalePolicyError(Exception):
     """The policy to measure on is not the one the evolver was triggered at."""
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """Indices of G-subsets: `origin` numbers rollouts, shape (..., M, G)."""
-
-    point: np.ndarray
-    replicates: np.ndarray
+class UnmeasurableError(Exception):
+    """The candidate cannot be measured; the message says why."""
 
 
 class Critic:
@@ -57,24 +57,27 @@ class Critic:
     def judge(self, update: Update, harness: HarnessState, step: int, revision: int) -> Outcome:
         """Measure one candidate on fresh rollouts, once more with more of them if that is open.
 
-        Raises `StalePolicyError` when the policy's weights are not those after `step` steps + 1.
+        Raises `UpdateError` when it cannot be applied, `UnmeasurableError`, and `StalePolicyError`
+        when the policy has not taken just the steps 0 to `step`.
         """
         if self.policy.version != step + 1:
             raise StalePolicyError(
                 f"the critic was asked about the policy after step {step}, "
                 f"but the policy has taken {self.policy.version} steps"
             )
+        after = apply(harness, [update])
         if update.interface == "p":
-            return self._judge_p(update, harness, step)
-        trial = _Trial(self, update, harness, (step, update.task_ids[0], revision))
+            return self._judge_p(update, harness, after, step)
+        if len(update.task_ids) > 1:
+            raise UnmeasurableError("a change of g or c is measured on one task, not on several")
+        trial = _Trial(self, update, harness, after, step, revision)
         outcome = trial.look(self.spec.evolver.rollouts)
         if outcome.open and self.spec.evolver.extended_rollouts > self.spec.evolver.rollouts:
             outcome = trial.look(self.spec.evolver.extended_rollouts)
         return outcome
 
-    def _judge_p(self, update: Update, harness: HarnessState, step: int) -> Outcome:
+    def _judge_p(self, update: Update, harness: HarnessState, after: HarnessState, step: int) -> Outcome:
         """Expected signal sum p(x) s(x) of the domains the update touches, before and after."""
-        after = apply(harness, [update])
         domains = {harness.tasks[i].domain for i in update.task_ids}
         ids = [i for i, task in harness.tasks.items() if task.domain in domains]
         p_before = self._p(harness)
@@ -82,13 +85,17 @@ class Critic:
         share = sum(p_before[i] for i in ids)
         before_X = np.array([p_before[i] / share for i in ids])
         after_X = np.array([p_after[i] / share for i in ids])
-        recorded = self.memory.groups(step, self.spec.evolver.max_staleness)
-        average = informative_share(pool(g.pairs for g in recorded))
+        staleness = self.spec.evolver.max_staleness
+        groups_by_task = {
+            i: [g for g in self.memory.current_groups(step, staleness, i) if _known_pairs(g)]
+            for i in harness.tasks
+        }
+        every = [g for groups in groups_by_task.values() for g in groups]
+        average = informative_share(pool(g.pairs for g in every))
         rng = stream(self.spec.seed, "critic-p", step, *update.task_ids)
         s_X, s_RX = np.full(len(ids), average), np.full((REPLICATES, len(ids)), average)
         for x, task_id in enumerate(ids):
-            groups = [g for g in recorded if g.task_id == task_id]
-            if groups:  # a task without evidence counts as an average one
+            if groups := groups_by_task[task_id]:  # a task without evidence counts as average
                 s_X[x] = informative_share(pool(g.pairs for g in groups))
                 s_RX[:, x] = _bootstrap_share(group_arrays(groups), rng)
         signal = Replicates(float(before_X @ s_X), float(after_X @ s_X), s_RX @ before_X, s_RX @ after_X)
@@ -102,106 +109,161 @@ class Critic:
         return probabilities(harness, p.domain_shares, p.paused_weight)
 
 
+@dataclass(frozen=True)
+class _Fresh:
+    """Fresh rollouts of one kind: responses, oracle quality, and verdicts on every criterion."""
+
+    quality_N: Floats
+    met_NK: Floats
+
+
 class _Trial:
-    """One candidate on a growing set of fresh rollouts, plain and (for g) guided."""
+    """One candidate of g or c on a growing set of fresh rollouts.
+
+    Rollouts come in kinds: plain ones (guidance None), and ones that carry today's or the new
+    guidance. A group of G under some guidance is a draw of plain and guided ones in its share.
+    """
 
     def __init__(
-        self, critic: Critic, update: Update, harness: HarnessState, key: tuple[int, str, int]
+        self,
+        critic: Critic,
+        update: Update,
+        harness: HarnessState,
+        after: HarnessState,
+        step: int,
+        revision: int,
     ) -> None:
         self.critic = critic
+        self.key = (step, update.task_ids[0], revision)
         self.update = update
-        self.key = key
         self.task: TrainTask = harness.tasks[update.task_ids[0]]
         self.rubric = harness.rubric(self.task.id)
-        self.rubric_after = apply(harness, [update]).rubric(self.task.id)
-        mounted = harness.of(self.task.id).guidance
-        self.guidance: Guidance | None = None
-        match update:
-            case Mount():
-                self.guidance = Guidance(update.checklist, update.share)
-            case Unmount():
-                self.guidance = mounted
-        self._texts: dict[bool, list[str]] = {True: [], False: []}
+        self.rubric_after = after.rubric(self.task.id)
+        every = {c.id: c for c in (*self.rubric, *self.rubric_after)}
+        self.criteria = list(every.values())
+        self.guidance: Guidance | None = None  # a c-update is measured on plain rollouts
+        self.guidance_after: Guidance | None = None
+        if update.interface == "g":
+            self.guidance = harness.of(self.task.id).guidance
+            self.guidance_after = after.of(self.task.id).guidance
+        self._texts: dict[Guidance | None, list[str]] = {}
 
     def look(self, n: int) -> Outcome:
-        """Bring the fresh rollouts up to `n` (of each kind) and measure."""
-        if self.guidance is None:
-            return self._look_c(n)
-        return self._look_g(n, self.guidance)
-
-    def _fresh(self, n: int, guided: bool) -> list[str]:
-        """The first `n` fresh responses; earlier ones are kept, so a second look only adds."""
-        have = self._texts[guided]
-        prompt = self.task.prompt
-        if guided and self.guidance is not None:
-            prompt = guided_prompt(prompt, self.guidance.checklist)
-        kind = "guided" if guided else "plain"
-        requests = [Request(prompt, ("critic", *self.key, kind, i)) for i in range(len(have), n)]
-        samples = self.critic.policy.sample(requests, self.critic.spec.seed)
-        have += [sample.text for sample in samples]
-        return have
-
-    def _draw(self, n: int, size: int, *more: int | str) -> Drawn:
-        """Random `size`-subsets of `n` rollouts: for the point estimate, and of bootstrap samples."""
-        rng = stream(self.critic.spec.seed, "critic-draw", *self.key, n, *more)
-        point = _subsets(rng, (1, GROUPS * 16), n, size)
-        sample_RN = rng.integers(n, size=(REPLICATES, n))
-        places = _subsets(rng, (REPLICATES, GROUPS), n, size)
-        chosen = np.take_along_axis(sample_RN[:, None, :], places, axis=2)
-        return Drawn(point, chosen)
-
-    def _look_c(self, n: int) -> Outcome:
-        scorer, texts = self.critic.scorer, self._fresh(n, guided=False)
-        quality_N = scorer.quality(self.task, texts)
-        both = list({c.id: c for c in (*self.rubric, *self.rubric_after)}.values())
-        met_NK = scorer.verdicts(self.task, both, texts, "critic")
-        column = {c.id: k for k, c in enumerate(both)}
-        before_N, after_N = (
-            scorer.rewards(rubric, met_NK[:, [column[c.id] for c in rubric]])
-            for rubric in (self.rubric, self.rubric_after)
-        )
-        drawn = self._draw(n, self.critic.spec.engine.group_size)
-        signal = _paired(before_N, after_N, quality_N, drawn)
-        guards = {
-            "agreement with quality": Guard(agreement(before_N, quality_N), agreement(after_N, quality_N))
+        """Bring the fresh rollouts of every kind up to `n`, measure, decide."""
+        kinds = dict.fromkeys((None, self.guidance, self.guidance_after))
+        fresh = {guidance: self._fresh(n, guidance) for guidance in kinds}
+        rng = stream(self.critic.spec.seed, "critic-draw", *self.key, n)
+        drawn = {
+            guidance: _Drawn(np.arange(n)[None], rng.integers(n, size=(REPLICATES, n)))
+            for guidance in kinds
         }
-        return self._accept(signal, guards, n)
+        # The same groups before and after where the guidance is the same: a paired comparison.
+        groups_before = self._groups(self.guidance, drawn, rng)
+        groups_after = groups_before
+        if self.guidance_after != self.guidance:
+            groups_after = self._groups(self.guidance_after, drawn, rng)
+        before, before_R = self._rates(self.rubric, self.guidance, groups_before, fresh)
+        after, after_R = self._rates(self.rubric_after, self.guidance_after, groups_after, fresh)
+        return accept(
+            Replicates(before, after, before_R, after_R),
+            self._guards(fresh),
+            self.critic.alpha,
+            self.critic.spec.evolver.margin,
+            rollouts=n * len(kinds),
+        )
 
-    def _look_g(self, n: int, guidance: Guidance) -> Outcome:
+    def _fresh(self, n: int, guidance: Guidance | None) -> _Fresh:
+        """The first `n` fresh rollouts of a kind; those of an earlier look are kept."""
+        texts = self._texts.setdefault(guidance, [])
+        prompt, kind = self.task.prompt, "plain"
+        if guidance is not None:
+            prompt = guided_prompt(prompt, guidance.checklist)
+            kind = "guided" if guidance == self.guidance_after else "guided-before"
+        requests = [Request(prompt, ("critic", *self.key, kind, i)) for i in range(len(texts), n)]
+        samples = self.critic.policy.sample(requests, self.critic.spec.seed)
+        texts += [sample.text for sample in samples]
         scorer = self.critic.scorer
-        texts = [*self._fresh(n, guided=False), *self._fresh(n, guided=True)]
-        quality = scorer.quality(self.task, texts)
-        score = scorer.rewards(self.rubric, scorer.verdicts(self.task, self.rubric, texts, "critic"))
+        quality_N = scorer.quality(self.task, texts)
+        if np.isnan(quality_N).all():
+            raise UnmeasurableError(f"the oracle says nothing about {self.task.id}")
+        return _Fresh(quality_N, scorer.verdicts(self.task, self.criteria, texts, "critic"))
+
+    def _groups(
+        self,
+        guidance: Guidance | None,
+        drawn: dict[Guidance | None, _Drawn],
+        rng: np.random.Generator,
+    ) -> tuple[_Groups, _Groups]:
+        """Random groups of G for the point estimate and for every replicate."""
         size = self.critic.spec.engine.group_size
         n_guided = guided_count(guidance, size)
-        plain = self._draw(n, size, "plain")
-        mixed_plain = self._draw(n, size - n_guided, "mixed")
-        mixed_guided = self._draw(n, n_guided, "guided")
-
-        def rates(plain_MG: np.ndarray, mixed_MG: np.ndarray) -> tuple[Floats, Floats]:
-            every = (plain_MG, mixed_MG)
-            found = [group_signals(score[o], quality[o], o).rate() for o in every]
-            return found[0], found[1]
-
-        point = rates(plain.point, np.concatenate([mixed_plain.point, mixed_guided.point + n], axis=-1))
-        spread = rates(
-            plain.replicates,
-            np.concatenate([mixed_plain.replicates, mixed_guided.replicates + n], axis=-1),
+        plain, guided = drawn[None], drawn[guidance]
+        return (
+            _Groups(
+                _subsets(rng, plain.point, POINT_GROUPS, size - n_guided),
+                _subsets(rng, guided.point, POINT_GROUPS, n_guided),
+            ),
+            _Groups(
+                _subsets(rng, plain.replicates, GROUPS, size - n_guided),
+                _subsets(rng, guided.replicates, GROUPS, n_guided),
+            ),
         )
-        plain_q, guided_q = quality[:n], quality[n:]
-        if isinstance(self.update, Unmount):
-            signal = Replicates(float(point[1][0]), float(point[0][0]), spread[1], spread[0])
-            return self._accept(signal, {}, 2 * n)
-        signal = Replicates(float(point[0][0]), float(point[1][0]), spread[0], spread[1])
-        guards = {
-            "mean quality": Guard(float(np.nanmean(plain_q)), float(np.nanmean(guided_q))),
-            "top-quartile quality": Guard(_top(plain_q), _top(guided_q), strict=True),
-        }
-        return self._accept(signal, guards, 2 * n)
 
-    def _accept(self, signal: Replicates, guards: dict[str, Guard], rollouts: int) -> Outcome:
-        margin = self.critic.spec.evolver.margin
-        return accept(signal, guards, self.critic.alpha, margin, rollouts)
+    def _rates(
+        self,
+        rubric: Sequence[Criterion],
+        guidance: Guidance | None,
+        groups: tuple[_Groups, _Groups],
+        fresh: dict[Guidance | None, _Fresh],
+    ) -> tuple[float, Floats]:
+        """Signal rate of the drawn groups: the point estimate and its replicates."""
+        columns = [self.criteria.index(criterion) for criterion in rubric]
+        plain, guided = fresh[None], fresh[guidance]
+        met_NK = np.concatenate([plain.met_NK, guided.met_NK])[:, columns]
+        quality_N = np.concatenate([plain.quality_N, guided.quality_N])
+        n = len(plain.quality_N)
+        rates = []
+        for drawn in groups:
+            # Guided rollouts are numbered after the plain ones.
+            origin_MG = np.concatenate([drawn.plain_MG, drawn.guided_MG + n], axis=-1)
+            score_MG = self.critic.scorer.rewards(rubric, met_NK[origin_MG])
+            rates.append(group_signals(score_MG, quality_N[origin_MG], origin_MG).rate())
+        return float(rates[0][0]), rates[1]
+
+    def _guards(self, fresh: dict[Guidance | None, _Fresh]) -> dict[str, Guard]:
+        """c: agreement with quality not down. g: guided rollouts no worse, and at their best better."""
+        plain = fresh[None]
+        if self.update.interface == "c":
+            columns = [self.criteria.index(c) for c in self.rubric]
+            columns_after = [self.criteria.index(c) for c in self.rubric_after]
+            rewards = self.critic.scorer.rewards
+            before_N = rewards(self.rubric, plain.met_NK[:, columns])
+            after_N = rewards(self.rubric_after, plain.met_NK[:, columns_after])
+            agrees, agrees_after = (agreement(s_N, plain.quality_N) for s_N in (before_N, after_N))
+            return {"agreement with quality": Guard(agrees, agrees_after)}
+        if self.guidance_after is None:
+            return {}
+        plain_N, guided_N = plain.quality_N, fresh[self.guidance_after].quality_N
+        return {
+            "mean quality": Guard(float(np.nanmean(plain_N)), float(np.nanmean(guided_N))),
+            "top-quartile quality": Guard(_top(plain_N), _top(guided_N), strict=True),
+        }
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """Rollout numbers to draw groups from: all of them once, and bootstrap samples of them."""
+
+    point: np.ndarray  # (1, N)
+    replicates: np.ndarray  # (R, N)
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Rollout numbers of M groups in each of R samples: plain and guided members."""
+
+    plain_MG: np.ndarray
+    guided_MG: np.ndarray
 
 
 def guided_count(guidance: Guidance | None, group_size: int) -> int:
@@ -209,23 +271,15 @@ def guided_count(guidance: Guidance | None, group_size: int) -> int:
     return 0 if guidance is None else int(guidance.share * group_size)
 
 
-def _subsets(rng: np.random.Generator, shape: tuple[int, int], n: int, size: int) -> np.ndarray:
-    """Random subsets of {0..n-1} without repetition, shape (*shape, size)."""
-    return rng.random((*shape, n)).argsort(axis=-1)[..., :size]
+def _subsets(rng: np.random.Generator, numbers_RN: np.ndarray, groups: int, size: int) -> np.ndarray:
+    """`groups` random subsets of each row of `numbers_RN`, shape (R, groups, size)."""
+    n_rows, n = numbers_RN.shape
+    places = rng.random((n_rows, groups, n)).argsort(axis=-1)[..., :size]
+    return np.take_along_axis(numbers_RN[:, None, :], places, axis=2)
 
 
-def _paired(before_N: Floats, after_N: Floats, quality_N: Floats, drawn: Drawn) -> Replicates:
-    """Signal rates of the same drawn groups under both scores, pooled over the M groups."""
-
-    def rate(score_N: Floats, origin: np.ndarray) -> Floats:
-        return group_signals(score_N[origin], quality_N[origin], origin).rate()
-
-    return Replicates(
-        float(rate(before_N, drawn.point)[0]),
-        float(rate(after_N, drawn.point)[0]),
-        rate(before_N, drawn.replicates),
-        rate(after_N, drawn.replicates),
-    )
+def _known_pairs(group: Group) -> int:
+    return sum(n for name, n in group.pairs.items() if name != "unknown")
 
 
 def _bootstrap_share(groups: list[tuple[Floats, Floats]], rng: np.random.Generator) -> Floats:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...memory.records import AnyRecord, Decision, Diagnosis, Group, NoProposal
-from ...specs.harness import HarnessState
+from ...specs.harness import HarnessState, apply
 from ...specs.sampling import probabilities
 from ...specs.schema import RunSpec
 from ...specs.updates import Update
@@ -45,9 +45,11 @@ class Evolver:
 
     def look(self, step: int, harness: HarnessState, say: Callable[[str], None] = lambda _: None) -> Look:
         """Work on the tasks that lose most signal, on evidence that came in since the last look."""
-        context = Context(self.spec, self.memory, harness, self.proposer, self.critic, say)
         look = Look([], [])
         for diagnosis in self._needy(step, harness):
+            # What was accepted in this look counts already: changes to p act on one another.
+            interim = replace(apply(harness, look.updates), version=harness.version)
+            context = Context(self.spec, self.memory, interim, self.proposer, self.critic, say)
             start = {
                 "step": step,
                 "task_id": diagnosis.task_id,

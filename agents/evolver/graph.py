@@ -24,11 +24,11 @@ from typing_extensions import TypedDict
 
 from ...memory.index import find, signature
 from ...memory.records import Decision, Diagnosis, NoProposal
-from ...specs.harness import HarnessState, UpdateError, apply
+from ...specs.harness import HarnessState, UpdateError
 from ...specs.schema import RunSpec
 from ...specs.updates import UPDATE, describe
 from .attribute import diagnose, owners
-from .critic import Critic
+from .critic import Critic, UnmeasurableError
 from .evidence import Memory
 from .proposers import Case, Proposer
 
@@ -53,7 +53,7 @@ class State(TypedDict, total=False):
     step: int
     task_id: str
     diagnosis: dict[str, Any]
-    within: list[str]  # ids of decisions refused on this task for this failure, oldest first
+    within: list[str]  # ids of decisions refused on this task, oldest first
     cross: list[str]  # ids of similar decisions on other tasks, most similar first
     candidate: dict[str, Any] | None
     revision: int
@@ -62,7 +62,7 @@ class State(TypedDict, total=False):
 
 
 def retrieve(state: State, runtime: Runtime[Context]) -> State:
-    """Within-task: what was refused here for this failure (exact). Cross-task: what was tried on
+    """Within-task: what was refused here (exact). Cross-task: what was tried on
     similar failures elsewhere, and what the critic measured (semantic)."""
     ctx = runtime.context
     ctx.say(f"reading the evidence on {state['task_id']}")
@@ -71,7 +71,7 @@ def retrieve(state: State, runtime: Runtime[Context]) -> State:
         signature(diagnosis), SIMILAR, type="decision", not_task=diagnosis.task_id
     )
     return {
-        "within": [d.id for d in _refused_before(ctx.memory, diagnosis)],
+        "within": [d.id for d in _refused_before(ctx, diagnosis)],
         "cross": [h.record_id for h in hits],
         "revision": 0,
     }
@@ -122,12 +122,12 @@ def critic(state: State, runtime: Runtime[Context]) -> Command[Literal["revise",
     revision = state["revision"]
     accepted, measured = False, None
     try:
-        apply(ctx.harness, [update])
-    except UpdateError as error:
-        reason = f"cannot be applied: {error}"
-    else:
         outcome = ctx.critic.judge(update, ctx.harness, state["step"], revision)
         accepted, reason, measured = outcome.accepted, outcome.reason, outcome.measured
+    except UpdateError as error:
+        reason = f"cannot be applied: {error}"
+    except UnmeasurableError as error:
+        reason = f"cannot be measured: {error}"
     decision = Decision(
         id=f"u-{diagnosis.id[2:]}-{revision}",
         step=diagnosis.step,
@@ -139,7 +139,7 @@ def critic(state: State, runtime: Runtime[Context]) -> Command[Literal["revise",
         accepted=accepted,
         reason=reason,
         measured=measured,
-        retrieved=state["cross"],
+        retrieved=[*state["within"], *state["cross"]],
     )
     ctx.say(f"{'accepted' if accepted else 'rejected'} {describe(update)}: {reason}")
     again = not accepted and revision < ctx.spec.evolver.max_revisions
@@ -182,11 +182,10 @@ def _decisions(memory: Memory, ids: list[str]) -> list[Decision]:
     return [record for record in find(memory.records, ids) if isinstance(record, Decision)]
 
 
-def _refused_before(memory: Memory, diagnosis: Diagnosis) -> list[Decision]:
-    """Rejections on this task for this failure: what was measured as no help is not tried again."""
-    failures = {r.id: r.failure for r in memory.records if isinstance(r, Diagnosis)}
-    return [
-        d
-        for d in memory.decisions(diagnosis.task_id)
-        if not d.accepted and failures.get(d.diagnosis_id) == diagnosis.failure
-    ]
+def _refused_before(ctx: Context, diagnosis: Diagnosis) -> list[Decision]:
+    """Rejections on this task: what was measured as no help is not tried again.
+
+    They count as long as evidence does: the policy that a candidate was measured on moves away.
+    """
+    since = diagnosis.step - ctx.spec.evolver.max_staleness
+    return [d for d in ctx.memory.decisions(diagnosis.task_id) if not d.accepted and d.step > since]

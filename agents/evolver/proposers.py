@@ -103,14 +103,11 @@ class Catalogue:
         known = {c.id for c in case.harness.all_criteria(task.id)}
         about = _about(case.diagnosis)
         options: list[tuple[Update, list[Criterion]]] = [
-            (Add(criterion=c, **about), [*rubric, c])
-            for c in task.pool.criteria
-            if c.id not in known
+            (Add(criterion=c, **about), [*rubric, c]) for c in task.pool.criteria if c.id not in known
         ]
         if len(rubric) > 1:
             options += [
-                (Retire(criterion_id=c.id, **about), [r for r in rubric if r.id != c.id])
-                for c in rubric
+                (Retire(criterion_id=c.id, **about), [r for r in rubric if r.id != c.id]) for c in rubric
             ]
         replay = _Replay(task, self.memory, self.scorer, case)
         before_rate, before_agreement = replay.measure(rubric)

@@ -105,22 +105,26 @@ class GroupSignals:
         return np.asarray(np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0))
 
 
-def group_signals(score_MG: Floats, quality_MG: Floats, origin_MG: np.ndarray) -> GroupSignals:
+def group_signals(
+    score_MG: Floats, quality_MG: Floats, origin_MG: np.ndarray, spread: bool | None = None
+) -> GroupSignals:
     """Signal counts of groups given as arrays of shape (..., G).
 
     `origin_MG` numbers the rollouts: two entries with one number are one rollout and its own
-    bootstrap copy, and never make a pair.
+    bootstrap copy, and never make a pair. `spread` says whether the group that was resampled
+    spreads; a resample that ties by chance does not make a spread group a collapsed one.
     """
     i, j = np.triu_indices(score_MG.shape[-1], 1)
     score_diff = score_MG[..., i] - score_MG[..., j]
     quality_diff = quality_MG[..., i] - quality_MG[..., j]
-    known = ~np.isnan(score_diff) & ~np.isnan(quality_diff)
-    known &= origin_MG[..., i] != origin_MG[..., j]
+    apart = origin_MG[..., i] != origin_MG[..., j]
+    known = apart & ~np.isnan(score_diff) & ~np.isnan(quality_diff)
     s_differs = known & (np.abs(score_diff) > EPS)
     q_differs = known & (np.abs(quality_diff) > EPS)
     informative = (s_differs & q_differs & (score_diff * quality_diff > 0)).sum(-1)
-    spread = s_differs.any(-1)
-    blind = np.where(spread, 0, (known & q_differs).sum(-1))
+    seen_apart = (apart & (np.abs(score_diff) > EPS)).any(-1)  # NaN compares as False
+    spreads = seen_apart if spread is None else np.asarray(spread)
+    blind = np.where(spreads, 0, q_differs.sum(-1) - (s_differs & q_differs).sum(-1))
     return GroupSignals(
         informative.astype(float),
         (s_differs.sum(-1) + blind).astype(float),
@@ -143,7 +147,8 @@ def signal_interval(
     bottom_R = np.zeros(replicates)
     for score_G, quality_G in groups:
         origin_RG = rng.integers(len(score_G), size=(replicates, len(score_G)))
-        signals = group_signals(score_G[origin_RG], quality_G[origin_RG], origin_RG)
+        spread = collapse(score_G) == "spread"
+        signals = group_signals(score_G[origin_RG], quality_G[origin_RG], origin_RG, spread)
         top_R += signals.informative
         bottom_R += signals.denominator
     defined_R = bottom_R > 0

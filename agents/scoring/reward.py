@@ -19,27 +19,23 @@ MIN_STD = 1e-6
 def group_rewards(points_K: Floats, met_GK: Floats, max_dropped: float) -> tuple[Floats, Bools]:
     """R_raw of each rollout (NaN: None), and which criteria were dropped for the whole group.
 
-    `met_GK` holds 1 (met), 0 (not met) or NaN (unscored). A criterion unscored on any rollout is
-    dropped for the group while the dropped |points| are at most `max_dropped` of the rubric's;
+    `met_GK` holds 1 (met), 0 (not met) or NaN (unscored), shape (..., G, K): leading axes are
+    separate groups. Returns shapes (..., G) and (..., K). A criterion unscored on any rollout is
+    dropped for its group while the dropped |points| are at most `max_dropped` of the rubric's;
     beyond that, rollouts with an unscored criterion have no reward and the others keep the full
     rubric. With positive points in the rubric: sum(points met) / sum(positive points); else
     1 + sum(points met) / sum |points|.
     """
-    unscored_K = np.isnan(met_GK).any(axis=0)
     size_K = np.abs(points_K)
-    few = size_K[unscored_K].sum() <= max_dropped * size_K.sum() + 1e-12
-    dropped_K: Bools = np.logical_and(unscored_K, few)
+    unscored_K = np.isnan(met_GK).any(axis=-2)
+    few = unscored_K @ size_K <= max_dropped * size_K.sum() + 1e-12
+    dropped_K: Bools = unscored_K & few[..., None]
     kept_K = ~dropped_K
-    gained_G = met_GK[:, kept_K] @ points_K[kept_K]  # NaN where a kept criterion is unscored
-    if (points_K > 0).any():
-        best = points_K[kept_K & (points_K > 0)].sum()
-        if best == 0:
-            return np.full(len(met_GK), np.nan), dropped_K
-        return gained_G / best, dropped_K
-    total = size_K[kept_K].sum()
-    if total == 0:
-        return np.full(len(met_GK), np.nan), dropped_K
-    return 1 + gained_G / total, dropped_K
+    gained_G = np.where(kept_K[..., None, :], met_GK, 0.0) @ points_K  # NaN: a kept one is unscored
+    with_gains = bool((points_K > 0).any())
+    scale = kept_K @ (np.maximum(points_K, 0.0) if with_gains else size_K)
+    scale = np.where(scale > 0, scale, np.nan)[..., None]  # nothing left to score by: no reward
+    return (gained_G / scale if with_gains else 1 + gained_G / scale), dropped_K
 
 
 def group_advantages(

@@ -10,6 +10,7 @@ from pathlib import Path
 from ...agents.scoring.checks import missing_resource
 from ...specs.errors import Problem
 from ...specs.loader import LoadedSpec, SpecError, load_task_file
+from ...specs.sampling import check_shares
 from ...specs.tasks import HeldOutTask, Pool, Task, TaskFile, TrainTask
 from .rows import read_rows
 
@@ -56,6 +57,10 @@ def load_tasks(loaded: LoadedSpec) -> Tasks:
     if not tasks.train:
         why = "; ".join(tasks.refusal_lines()) or "the task files hold no `train` task"
         raise SpecError([loaded.problem(("tasks", "files"), f"no task to train on: {why}")])
+    domains = {task.domain for task in tasks.train.values()}
+    if problem := check_shares(loaded.spec.interfaces.p.domain_shares, domains):
+        at = ("interfaces", "p", "domain_shares")
+        raise SpecError([loaded.problem(at, problem)])
     return tasks
 
 

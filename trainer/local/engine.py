@@ -47,7 +47,8 @@ class Engine:
     def __init__(self, model: Any, tokenizer: Any, spec: LocalEngine, version: int = 0) -> None:
         torch.set_num_threads(spec.threads or torch.get_num_threads())
         torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # a debugging aid, and slow
+        # Filling fresh memory is a debugging aid of that mode, and slow.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.spec = spec
         self.tokenizer = tokenizer

@@ -127,9 +127,7 @@ def as_floats(value: object) -> dict[str, float]:
     return {key: item for key, item in numbers.items() if item is not None}
 
 
-def _read_steps(
-    run: Path, records: tuple[AnyRecord, ...], notes: list[str]
-) -> tuple[StepMetrics, ...]:
+def _read_steps(run: Path, records: tuple[AnyRecord, ...], notes: list[str]) -> tuple[StepMetrics, ...]:
     """Values from the event log (it knows the voided attempts); metrics.jsonl has the seconds."""
     rows = _metrics_rows(run / "metrics.jsonl", notes)
     seconds = {row.get("step"): as_floats(row.get("seconds")) for row in rows}

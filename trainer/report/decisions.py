@@ -113,9 +113,7 @@ def _measured(decision: Decision) -> list[str]:
         gain,
         _test(found),
         *_guards(decision.update.interface, found),
-        f"on {plural(found.rollouts, 'fresh rollout')}"
-        if found.rollouts
-        else "on recorded rollouts",
+        f"on {plural(found.rollouts, 'fresh rollout')}" if found.rollouts else "on recorded rollouts",
     ]
 
 

@@ -115,12 +115,9 @@ def timelines(data: RunData, versions: Sequence[Version]) -> tuple[list[Timeline
     visits = Counter(group.task_id for group in data.of(Group))
     changes = _changes(data, versions)
     accepted = {
-        task_id: sum(change.version is not None for change in rows)
-        for task_id, rows in changes.items()
+        task_id: sum(change.version is not None for change in rows) for task_id, rows in changes.items()
     }
-    order = sorted(
-        visits.keys() | changes.keys(), key=lambda i: (-accepted.get(i, 0), -visits[i], i)
-    )
+    order = sorted(visits.keys() | changes.keys(), key=lambda i: (-accepted.get(i, 0), -visits[i], i))
     rows_each = max(MIN_ROWS_PER_TASK, MAX_ROWS // max(1, len(order[:MAX_TASKS])))
     groups: dict[str, list[Group]] = {task_id: [] for task_id in order}
     for group in data.of(Group):

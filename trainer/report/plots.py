@@ -214,8 +214,7 @@ def _intervals(ax: Any, steps: Sequence[StepMetrics]) -> None:
     known = [
         (step.step, low, high)
         for step in steps
-        if (low := step.get("signal_low")) is not None
-        and (high := step.get("signal_high")) is not None
+        if (low := step.get("signal_low")) is not None and (high := step.get("signal_high")) is not None
     ]
     if known:
         x, lows, highs = zip(*known, strict=True)

@@ -57,9 +57,7 @@ def attach_rollouts(data: RunData, timelines: Sequence[Timeline]) -> tuple[list[
     return [_with_rollouts(timeline, shown) for timeline in timelines], unshown
 
 
-def _with_rollouts(
-    timeline: Timeline, shown: dict[tuple[int, int], tuple[Rollout, ...]]
-) -> Timeline:
+def _with_rollouts(timeline: Timeline, shown: dict[tuple[int, int], tuple[Rollout, ...]]) -> Timeline:
     rows = [
         replace(row, rollouts=shown.get((row.group.step, row.group.slot), ()))
         if isinstance(row, Visit)

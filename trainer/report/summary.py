@@ -160,8 +160,7 @@ def sentences(
         )
     if head.oracle is False or (compared and all(s.quality.change is None for s in compared)):
         out.append(
-            "There is no oracle verdict: whether more reward meant better responses "
-            "cannot be judged."
+            "There is no oracle verdict: whether more reward meant better responses cannot be judged."
         )
     out += [_decision_sentence(tally, bool(data.of(Decision))), *_signal_sentence(data.steps)]
     return out
@@ -246,9 +245,7 @@ def _probe_tasks(before: Probe | None, after: Probe | None) -> list[ProbeTask]:
     ]
 
 
-def _change(
-    before: Probe | None, after: Probe | None, field: str, tasks: Sequence[Change]
-) -> Change:
+def _change(before: Probe | None, after: Probe | None, field: str, tasks: Sequence[Change]) -> Change:
     paired = [task.change for task in tasks if task.change is not None]
     spread = None
     if len(paired) >= _MIN_TASKS:

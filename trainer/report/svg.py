@@ -44,9 +44,7 @@ _STYLE = {
 }
 
 
-def draw(
-    name: str, label: str, size: tuple[float, float], paint: Callable[[Figure], None]
-) -> Markup:
+def draw(name: str, label: str, size: tuple[float, float], paint: Callable[[Figure], None]) -> Markup:
     """Paint a figure of `size` (inches) and return it as an SVG element with ids ``name-...``.
 
     `label` is read out by screen readers. The global pyplot state is never touched.
