@@ -11,6 +11,8 @@ from typing import Any
 from .events import read_jsonl
 from .files import write_atomic
 
+KEPT_STEPS = 32  # steps whose rollouts stay in memory: the evolver reads the last ones often
+
 
 @dataclass(frozen=True)
 class Rollout:
@@ -37,6 +39,7 @@ class RolloutStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._recent: dict[int, list[Rollout]] = {}
 
     def path(self, step: int) -> Path:
         """The file of one step."""
@@ -46,10 +49,15 @@ class RolloutStore:
         """Write one step's rollouts, replacing what an earlier attempt at the step left."""
         lines = [json.dumps(asdict(rollout)) + "\n" for rollout in rollouts]
         write_atomic(self.path(step), "".join(lines))
+        self._recent.pop(step, None)
 
     def read(self, step: int) -> list[Rollout]:
         """One step's rollouts; [] if there are none."""
-        return [_parse(row) for row in read_jsonl(self.path(step))]
+        if step not in self._recent:
+            self._recent[step] = [_parse(row) for row in read_jsonl(self.path(step))]
+            while len(self._recent) > KEPT_STEPS:
+                del self._recent[next(iter(self._recent))]
+        return self._recent[step]
 
     def group(self, step: int, slot: int) -> list[Rollout]:
         """The rollouts of one group, in sample order."""

@@ -102,7 +102,7 @@ class Evolver(Strict):
     """At most this many tasks (the ones losing most signal) are worked on in one look."""
     min_groups: Positive = 2
     """Groups of a task that must be on record before anything is concluded about it."""
-    max_staleness: Positive = 12
+    max_staleness: Positive = 8
     """Evidence older than this many steps is not used."""
     healthy_signal: Share = 0.85
     """A task is repaired when its signal rate is below this with confidence 1 - alpha."""

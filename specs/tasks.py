@@ -177,7 +177,8 @@ class Asks(Strict):
 class Quality(Strict):
     """What a good answer is, for the embedded oracle: no rubric criterion is derived from it.
 
-    `topic` lists concepts; each is a group of word beginnings, any one of which covers it.
+    `topic` lists concepts; each is a group of word beginnings, any one of which covers it. Two
+    concepts make a short answer fully on topic.
     `complete_words` is the length (words) below which an answer is too thin to be complete.
     """
 

@@ -185,7 +185,7 @@ class NoIndex:
 
 def make_memory(folder: Path, index: Any = None) -> Memory:
     """An empty memory in a folder, without semantic search unless an index is given."""
-    return Memory(RolloutStore(folder / "rollouts"), index or NoIndex())
+    return Memory(RolloutStore(folder / "rollouts"), index or NoIndex(), PlainScorer())
 
 
 def group_record(
@@ -194,8 +194,9 @@ def group_record(
     quality: Sequence[float | None],
     step: int = 0,
     slot: int = 0,
+    met: Mapping[str, list[bool | None]] | None = None,
 ) -> Group:
-    """The record of a group of which only rewards and qualities matter."""
+    """The record of a group under the seed rubric (unless `met` says otherwise)."""
     reward_G = np.array([NONE if r is None else r for r in rewards])
     quality_G = np.array([NONE if q is None else q for q in quality])
     return Group(
@@ -208,7 +209,7 @@ def group_record(
         rewards=list(rewards),
         quality=list(quality),
         guided=[False] * len(rewards),
-        met={},
+        met=dict(met or {c.id: [None] * len(rewards) for c in task.rubric}),
         collapse=collapse(reward_G),
         pairs=pair_classes(reward_G, quality_G),
     )
@@ -230,7 +231,8 @@ def record_texts(
         met_GK = scorer.verdicts(task, rubric, responses, "train")
         rewards = _known(scorer.rewards(rubric, met_GK))
         quality = _known(scorer.quality(task, responses))
-        groups.append(group_record(task, rewards, quality, step, slot))
+        met = {c.id: [bool(m) for m in met_GK[:, k]] for k, c in enumerate(rubric)}
+        groups.append(group_record(task, rewards, quality, step, slot, met))
         rollouts += [
             Rollout(
                 step=step,

@@ -79,13 +79,14 @@ class World:
         self.usage = Usage()
         self.log = EventLog(folder / "events.jsonl")
         self.rollouts = RolloutStore(folder / "rollouts")
-        self.memory = Memory(self.rollouts, NoIndex())  # type: ignore[arg-type]
+        scorer = Scorer(self.spec.oracle, self.usage, self.spec.reward.max_dropped)
+        self.memory = Memory(self.rollouts, NoIndex(), scorer)  # type: ignore[arg-type]
         self.evolver = ScriptedEvolver(plan or {})
         self.exported: list[int] = []
         self.controller = Controller(
             self.spec,
             HarnessState(tasks),
-            Scorer(self.spec.oracle, self.usage, self.spec.reward.max_dropped),
+            scorer,
             self.usage,
             self.memory,
             self.log,

@@ -347,23 +347,44 @@ def test_groups_by_age_and_task(tmp_path: Path) -> None:
     assert memory.groups(4, 99, "v") == []
 
 
-def test_current_groups_are_those_of_todays_harness(tmp_path: Path) -> None:
+def test_current_groups_are_those_of_todays_guidance_and_sampling(tmp_path: Path) -> None:
     memory = make_memory(tmp_path)
+    seed = harness_of(TASK)
     for step in range(8):
         memory.add([group_record(TASK, [0.0, 1.0], [0.1, 0.2], step)])
 
-    def accept(step: int, *updates: Add | Mount | Pause) -> None:
+    def accept(step: int, *updates: Update) -> None:
         memory.add(
             [Accepted(id="h", step=step, harness_version=1, decision_ids=[], updates=list(updates))]
         )
 
-    assert [g.step for g in memory.current_groups(7, 3, "t")] == [5, 6, 7]
-    accept(2, ADD)
-    assert [g.step for g in memory.current_groups(7, 99, "t")] == [3, 4, 5, 6, 7]
-    accept(4, ADD.model_copy(update={"task_ids": ("other",)}))
-    assert [g.step for g in memory.current_groups(7, 99, "t")] == [3, 4, 5, 6, 7]
+    def steps(max_staleness: int) -> list[int]:
+        return [g.step for g in memory.current_groups(seed, 7, max_staleness, "t")]
+
+    assert steps(3) == [5, 6, 7]
+    accept(2, Mount(task_ids=("t",), rationale="", checklist=("a",), share=0.5))
+    assert steps(99) == [3, 4, 5, 6, 7]
+    accept(4, Boost(task_ids=("t",), rationale="", factor=2.0))
+    accept(4, Pause(task_ids=("other",), rationale=""))
+    assert steps(99) == [3, 4, 5, 6, 7]
     accept(5, Pause(task_ids=("other", "t"), rationale=""))
-    assert [g.step for g in memory.current_groups(7, 99, "t")] == [6, 7]
+    assert steps(99) == [6, 7]
+
+
+def test_groups_of_an_earlier_rubric_are_scored_again_by_todays(tmp_path: Path) -> None:
+    memory = make_memory(tmp_path)
+    seed = harness_of(TASK)
+    texts = ["0.1 x", "0.2 beta", "0.3 alpha", "0.4 alpha beta"]
+    (before,) = record_texts(memory, seed, 0, {"t": texts})
+    assert before.rewards == [0.0, 0.0, 1.0, 1.0]
+    after = apply(seed, [ADD])  # one more criterion of equal points
+    assert memory.current_groups(seed, 0, 9, "t") == [before]
+    (again,) = memory.current_groups(after, 0, 9, "t")
+    word = ADD.criterion.check.terms[0]
+    assert again.rewards == [("alpha" in t) / 2 + (word in t) / 2 for t in texts]
+    assert again.pairs["informative"] == len([1 for _ in texts]) + 1  # all but one pair, by hand
+    assert again.id == before.id and again.quality == before.quality
+    assert memory.records == [before]  # what was logged stays as it was
 
 
 def test_decisions_and_responses(tmp_path: Path) -> None:

@@ -93,11 +93,13 @@ def test_total_rises_with_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
             assert totals[0] >= 0.0 and totals[-1] <= 1.0
 
 
-def test_topic_is_the_share_of_concepts() -> None:
+def test_two_concepts_are_fully_on_topic() -> None:
     topic = (("water", "hydrat"), ("body",), ("not sick",))
     assert topic_part(topic, "Water for the body: not\nsick") == 1.0
-    assert topic_part(topic, "hydrating bodywork") == pytest.approx(2 / 3)
+    assert topic_part(topic, "hydrating bodywork") == 1.0
+    assert topic_part(topic, "water and hydration") == topic_part(topic, "not\nsick") == 0.5
     assert topic_part(topic, "dehydrated nobody") == 0.0
+    assert topic_part(topic[:1], "water") == 1.0
 
 
 ASKS: list[tuple[Asks, tuple[str, str, str]]] = [

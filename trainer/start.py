@@ -85,10 +85,11 @@ def assemble(spec: RunSpec, recipe: str, tasks: Tasks, run: RunFolder, resume: b
         engine = _engine(spec, past)
         for task in tasks.train.values():
             engine.check_length(task.prompt)
-        memory = Memory(RolloutStore(run.rollouts), MemoryIndex(run.chroma), list(past.records))
-        stack.callback(memory.index.close)
-        memory.index.rebuild(past.records)
         scorer = Scorer(spec.oracle, past.usage, spec.reward.max_dropped)
+        index = MemoryIndex(run.chroma)
+        stack.callback(index.close)
+        index.rebuild(past.records)
+        memory = Memory(RolloutStore(run.rollouts), index, scorer, list(past.records))
         evolver = None
         if spec.evolves:
             evolver = Evolver(

@@ -87,7 +87,7 @@ class Critic:
         after_X = np.array([p_after[i] / share for i in ids])
         staleness = self.spec.evolver.max_staleness
         groups_by_task = {
-            i: [g for g in self.memory.current_groups(step, staleness, i) if _known_pairs(g)]
+            i: [g for g in self.memory.current_groups(harness, step, staleness, i) if _known_pairs(g)]
             for i in harness.tasks
         }
         every = [g for groups in groups_by_task.values() for g in groups]

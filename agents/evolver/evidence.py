@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ...memory.index import MemoryIndex
 from ...memory.records import Accepted, AnyRecord, Decision, Group
 from ...memory.rollouts import Rollout, RolloutStore
+from ...specs.harness import HarnessState
+from ...specs.tasks import Criterion, TrainTask
+from ..scoring.diagnosis import as_floats, collapse, pair_classes
+from ..scoring.judge import Scorer
 
 
 @dataclass
@@ -16,6 +22,7 @@ class Memory:
 
     rollouts: RolloutStore
     index: MemoryIndex
+    scorer: Scorer
     records: list[AnyRecord] = field(default_factory=list)
 
     def add(self, records: Sequence[AnyRecord]) -> None:
@@ -33,17 +40,46 @@ class Memory:
             and (task_id is None or r.task_id == task_id)
         ]
 
-    def current_groups(self, step: int, max_staleness: int, task_id: str) -> list[Group]:
-        """... of one task, scored by today's rubric, under today's guidance, since it was paused."""
-        changed = [
-            r.step
-            for r in self.records
-            if isinstance(r, Accepted)
-            for u in r.updates
-            if task_id in u.task_ids and u.op not in ("boost", "resume")
+    def current_groups(
+        self, harness: HarnessState, step: int, max_staleness: int, task_id: str
+    ) -> list[Group]:
+        """... of one task under today's guidance and sampling state, scored by today's rubric.
+
+        Groups that were scored by an earlier rubric are scored again: a change of the rubric leaves
+        the responses as good evidence as they were.
+        """
+        since = max(
+            (
+                r.step
+                for r in self.records
+                if isinstance(r, Accepted)
+                for u in r.updates
+                if task_id in u.task_ids and u.op in ("mount", "unmount", "pause")
+            ),
+            default=-1,
+        )
+        groups = [g for g in self.groups(step, max_staleness, task_id) if g.step > since]
+        rubric = harness.rubric(task_id)
+        return [self._rescored(harness.tasks[task_id], group, rubric) for group in groups]
+
+    def _rescored(self, task: TrainTask, group: Group, rubric: Sequence[Criterion]) -> Group:
+        if list(group.met) == [criterion.id for criterion in rubric]:
+            return group
+        texts = [rollout.response for rollout in self.responses(group)]
+        columns = [
+            as_floats(group.met[c.id])
+            if c.id in group.met
+            else self.scorer.verdicts(task, [c], texts, "critic")[:, 0]
+            for c in rubric
         ]
-        last = max(changed, default=-1)
-        return [g for g in self.groups(step, max_staleness, task_id) if g.step > last]
+        rewards_G = self.scorer.rewards(rubric, np.stack(columns, axis=1))
+        return group.model_copy(
+            update={
+                "rewards": [None if np.isnan(r) else float(r) for r in rewards_G],
+                "collapse": collapse(rewards_G),
+                "pairs": pair_classes(rewards_G, as_floats(group.quality)),
+            }
+        )
 
     def decisions(self, task_id: str | None = None) -> list[Decision]:
         """Decisions so far, oldest first."""

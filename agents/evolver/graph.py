@@ -173,8 +173,13 @@ def diagnose_task(
     """The diagnosis of one task from everything on record up to `step`."""
     staleness = spec.evolver.max_staleness
     domain = harness.tasks[task_id].domain
-    others = [g for g in memory.groups(step, staleness) if g.domain == domain and g.task_id != task_id]
-    groups = memory.current_groups(step, staleness, task_id)
+    others = [
+        group
+        for other, task in harness.tasks.items()
+        if task.domain == domain and other != task_id
+        for group in memory.current_groups(harness, step, staleness, other)
+    ]
+    groups = memory.current_groups(harness, step, staleness, task_id)
     return diagnose(task_id, groups, others, harness, spec, step)
 
 

@@ -9,7 +9,7 @@ English prose only.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import regex
@@ -18,14 +18,15 @@ from ...specs.tasks import Asks, Quality
 
 WEIGHTS = {"topic": 0.35, "asks": 0.25, "complete": 0.20, "sound": 0.20}
 
-#: What the other parts count for when the response covers none of the task's concepts, and when it
-#: covers fewer than half of them (one word of the subject may be there by chance). An off-topic
-#: response gets at most 0.15 * 0.65, an on-topic sound one at least 0.6 * 0.2: on topic always wins.
+#: What the other parts count for when the response covers none of the task's concepts. An off-topic
+#: response gets at most 0.15 * 0.65, an on-topic one at least 0.175: on topic always wins.
 OFF_TOPIC_SHARE = 0.15
-THIN_TOPIC_SHARE = 0.6
 
 #: What is kept when the text is degenerate: words of the subject in a heap are no answer.
 DEGENERATE_SHARE = 0.5
+
+#: A short answer cannot say everything: with this many of the concepts it is fully on topic.
+ENOUGH_CONCEPTS = 2
 
 #: Below this many words there is nothing to judge.
 MIN_WORDS = 3
@@ -57,7 +58,7 @@ def measure_quality(quality: Quality, prompt: str, response: str) -> QualityScor
     }
     topic = parts["topic"]
     others = sum(WEIGHTS[name] * value for name, value in parts.items() if name != "topic")
-    counts = OFF_TOPIC_SHARE if topic == 0.0 else THIN_TOPIC_SHARE if topic < 0.5 else 1.0
+    counts = OFF_TOPIC_SHARE if topic == 0.0 else 1.0
     total = WEIGHTS["topic"] * topic + counts * others
     if parts["sound"] == 0.0:
         total *= DEGENERATE_SHARE
@@ -67,14 +68,14 @@ def measure_quality(quality: Quality, prompt: str, response: str) -> QualityScor
 # --- topic ---------------------------------------------------------------------------------------
 
 
-def topic_part(topic: Iterable[Iterable[str]], text: str) -> float:
-    """Share of the concept groups of which at least one word beginning occurs."""
+def topic_part(topic: Sequence[Sequence[str]], text: str) -> float:
+    """Concepts covered (at least one of their word beginnings occurs), out of `ENOUGH_CONCEPTS`."""
     lowered = " ".join(text.lower().split())
-    groups = [
+    covered = sum(
         any(regex.search(r"\b" + regex.escape(stem.lower()), lowered) for stem in group)
         for group in topic
-    ]
-    return sum(groups) / len(groups)
+    )
+    return min(1.0, covered / min(ENOUGH_CONCEPTS, len(topic)))
 
 
 # --- asks ----------------------------------------------------------------------------------------
