@@ -27,6 +27,10 @@ class Sample:
     finished: bool
 
 
+class PromptTooLongError(Exception):
+    """A prompt (with its guidance) is longer than the policy takes. It is never cut."""
+
+
 class Policy(Protocol):
     """A policy that can be sampled. Engines implement it; the critic and the probes use it."""
 
@@ -35,4 +39,7 @@ class Policy(Protocol):
         """Number of training steps in the weights that `sample` uses."""
 
     def sample(self, requests: Sequence[Request], seed: int) -> list[Sample]:
-        """Sample one response a request, in order. The draws depend on `seed` and the keys only."""
+        """Sample one response a request, in order. The draws depend on `seed` and the keys only.
+
+        Raises `PromptTooLongError`.
+        """

@@ -16,7 +16,6 @@ from harnessrl.agents.evolver.evidence import Memory
 from harnessrl.agents.policy import Request
 from harnessrl.agents.scoring.judge import Scorer
 from harnessrl.agents.usage import CountedPolicy, Purpose, Usage
-from harnessrl.memory.records import Accepted
 from harnessrl.prompts import guided_prompt
 from harnessrl.specs.harness import Guidance, HarnessState, UpdateError, apply
 from harnessrl.specs.schema import Oracle
@@ -32,6 +31,7 @@ from scripted import (
     make_memory,
     make_spec,
     make_task,
+    record_texts,
     says,
 )
 
@@ -471,22 +471,20 @@ def test_old_rollouts_do_not_count(tmp_path: Path) -> None:
     assert fresh.measured.before == pytest.approx((0 + 1 + 16 / 28 + 0) / 4)
 
 
-def test_groups_scored_by_an_earlier_rubric_say_nothing_about_todays(tmp_path: Path) -> None:
-    """Since a's rubric was repaired all its pairs are informative; before that none was."""
+def test_groups_scored_by_an_earlier_rubric_are_read_by_todays(tmp_path: Path) -> None:
+    """Under the seed rubric every response of `a` ties; the added criterion tells them apart."""
     world = World(tmp_path, NOISE, p={"min_effective_tasks": 1.0})
-    repair = Add(task_ids=("a",), rationale="", criterion=says("beta"))
-    fill(world.memory, "a", [1.0] * 8, step=STEP - 2)
-    accepted_then = Accepted(
-        id="h-000001", step=STEP - 2, harness_version=1, decision_ids=[], updates=[repair]
-    )
-    world.memory.add([accepted_then])
-    fill(world.memory, "a", RISING, slot=0)
+    texts = [f"0.{i} alpha {'beta' if i > 4 else ''}" for i in range(1, 9)]
+    record_texts(world.memory, SIX, STEP, {"a": texts})
     for slot, task in enumerate("bcd", 1):
         fill(world.memory, task, [1.0] * 8, slot=slot)
+    repair = Add(task_ids=("a",), rationale="", criterion=says("beta"))
     boost = Boost(task_ids=("a",), rationale="", factor=4.0)
-    found = world.judge(boost, apply(SIX, [repair]))
-    assert found.measured.before == pytest.approx(1 / 4)
-    assert found.measured.after == pytest.approx(4 / 7)
+    assert world.judge(boost, SIX).measured.after == 0.0
+    found = world.judge(boost, apply(SIX, [repair])).measured
+    informative = 16 / 28  # four with beta above four without, of 28 pairs
+    assert found.before == pytest.approx(informative / 4)
+    assert found.after == pytest.approx(informative * 4 / 7)
 
 
 def test_a_task_the_oracle_never_looked_at_counts_as_an_average_one(tmp_path: Path) -> None:

@@ -389,16 +389,17 @@ def test_a_rejection_is_remembered_by_later_looks(saver: SqliteSaver, tmp_path: 
     assert len(bench.policy.requests) == asked  # and nothing was spent on it
 
 
-def test_an_accepted_update_starts_the_evidence_anew(saver: SqliteSaver, tmp_path: Path) -> None:
+def test_after_an_accepted_update_the_evidence_is_read_by_the_new_rubric(
+    saver: SqliteSaver, tmp_path: Path
+) -> None:
     bench = Bench(tmp_path, saver, harness_of(make_task("t", criteria=[says("topic")])))
     bench.record((0, 1), t=RECORDED)
+    before = diagnose_task(bench.memory, bench.harness, bench.spec, 1, "t")
     assert bench.look(1).accepted
-    found = diagnose_task(bench.memory, bench.harness, bench.spec, 2, "t")
-    assert found.failure == "not_enough_evidence" and found.evidence == []
-    assert bench.look(2).records == []
-    bench.record((2, 3), t=RECORDED)
-    after = diagnose_task(bench.memory, bench.harness, bench.spec, 3, "t")
-    assert after.evidence == ["g-000002-0", "g-000003-0"]
+    after = diagnose_task(bench.memory, bench.harness, bench.spec, 1, "t")
+    assert after.evidence == before.evidence and before.failure != "healthy"
+    assert after.failure == "healthy"  # repaired, says the evidence that asked for the repair
+    assert bench.look(1).records == []
 
 
 def test_without_evidence_nothing_happens(saver: SqliteSaver, tmp_path: Path) -> None:

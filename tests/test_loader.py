@@ -189,25 +189,21 @@ interfaces:
 reward:
   <<: {advantage: x}
 """
-    allowed = (
-        "name, seed, tasks, interfaces, reward, roles, oracle, evolver, engine, logging, extends"
-    )
+    allowed = "name, seed, tasks, interfaces, reward, roles, oracle, evolver, engine, logging, extends"
     assert spec_problems(text) == [
         "run.yaml:2:7: name: must match pattern '^[A-Za-z0-9][A-Za-z0-9._-]*$', not run one",
         f"run.yaml:3:1: sede: unknown key sede (did you mean seed?); allowed here: {allowed}",
         "run.yaml:5:11: tasks.files[0]: task.yaml does not exist (did you mean tasks.yaml?)",
         'run.yaml:5:22: tasks.files[1]: must be a string, not 3; quote it: "3"',
         "run.yaml:6:3: tasks.files: duplicate key files, first at line 5, column 3",
-        "run.yaml:8:12: roles.policy.modl: unknown key modl (did you mean model?); "
-        "allowed here: model",
+        "run.yaml:8:12: roles.policy.modl: unknown key modl (did you mean model?); allowed here: model",
         "run.yaml:10:9: engine.kind: lokal is not allowed (did you mean local?); allowed: local",
         "run.yaml:11:10: engine.steps: must be a whole number, not yes",
         "run.yaml:12:16: engine.temperature: .inf is not allowed: must be a finite number",
         "run.yaml:13:15: engine.group_size: must be a whole number, not true",
         "run.yaml:14:9: engine.clip: must be a number, not 1_000",
         "run.yaml:16:26: interfaces.p.domain_shares.a: must be greater than 0, not 0",
-        "run.yaml:16:29: interfaces.p.domain_shares: a key must be a string, not 2024; "
-        'quote it: "2024"',
+        'run.yaml:16:29: interfaces.p.domain_shares: a key must be a string, not 2024; quote it: "2024"',
         "run.yaml:17:17: interfaces.g.train_on: plane is not allowed (did you mean plain?); "
         "allowed: plain, guided",
         "run.yaml:17:31: interfaces.g.share: the tag !!float is not supported: "
@@ -247,11 +243,9 @@ shared_pool: [a]
         "t.yaml:7:27: train[0].rubric[1].points: must be a number, not true",
         "t.yaml:7:47: train[0].rubric[1].check.kind: wrods is not allowed "
         f"(did you mean words?); {kinds}",
-        "t.yaml:8:37: train[0].rubric[2].check.kind: the key kind is required, but missing; "
-        + kinds,
+        "t.yaml:8:37: train[0].rubric[2].check.kind: the key kind is required, but missing; " + kinds,
         "t.yaml:9:56: train[0].rubric[3].check.max: must be greater than or equal to 1, not 0",
-        "t.yaml:9:59: train[0].rubric[3].check.words: unknown key words; "
-        "allowed here: kind, min, max",
+        "t.yaml:9:59: train[0].rubric[3].check.words: unknown key words; allowed here: kind, min, max",
         't.yaml:10:60: train[0].rubric[4].check.pattern: "(": not a regular expression '
         "(missing ) at position 1)",
         "t.yaml:10:74: train[0].rubric[4].check.present: must be true or false, not 1",
@@ -290,8 +284,7 @@ def test_a_wrong_value_behind_aliases_is_reported_once_where_it_is_written() -> 
 def test_not_finite_numbers_are_rejected_where_any_value_is_allowed() -> None:
     check = "{kind: ifeval, id: 'punctuation:no_comma', args: {n: [-.inf]}}"
     assert task_problems(with_check(check)) == [
-        "t.yaml:2:124: train[0].rubric[0].check.args.n[0]: -.inf is not allowed: "
-        "must be a finite number"
+        "t.yaml:2:124: train[0].rubric[0].check.args.n[0]: -.inf is not allowed: must be a finite number"
     ]
 
 

@@ -23,7 +23,8 @@ from harnessrl.memory.records import (
     StepSummary,
 )
 from harnessrl.memory.rollouts import Rollout, RolloutStore
-from harnessrl.specs.updates import Add, Mount, Pause
+from harnessrl.specs.harness import apply
+from harnessrl.specs.updates import Add, Boost, Mount, Pause, Update
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted import (
@@ -377,12 +378,12 @@ def test_groups_of_an_earlier_rubric_are_scored_again_by_todays(tmp_path: Path) 
     texts = ["0.1 x", "0.2 beta", "0.3 alpha", "0.4 alpha beta"]
     (before,) = record_texts(memory, seed, 0, {"t": texts})
     assert before.rewards == [0.0, 0.0, 1.0, 1.0]
-    after = apply(seed, [ADD])  # one more criterion of equal points
+    beta = Add(task_ids=("t",), rationale="", criterion=says("beta"))
+    after = apply(seed, [beta])  # one more criterion of equal points
     assert memory.current_groups(seed, 0, 9, "t") == [before]
     (again,) = memory.current_groups(after, 0, 9, "t")
-    word = ADD.criterion.check.terms[0]
-    assert again.rewards == [("alpha" in t) / 2 + (word in t) / 2 for t in texts]
-    assert again.pairs["informative"] == len([1 for _ in texts]) + 1  # all but one pair, by hand
+    assert again.rewards == [0.0, 0.5, 0.5, 1.0]
+    assert again.pairs["informative"] == 5 and again.pairs["blind_spread"] == 1
     assert again.id == before.id and again.quality == before.quality
     assert memory.records == [before]  # what was logged stays as it was
 

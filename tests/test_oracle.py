@@ -42,7 +42,7 @@ def test_a_good_answer_scores_one_and_nothing_scores_zero() -> None:
 @pytest.mark.parametrize(
     "worse",
     [
-        "a cat hums when it feels good and safe.",  # a concept less
+        "a cat sits on the warm red roof again.",  # one concept only
         "A cat purrs when it feels calm and safe.",  # a capital
         "a cat purrs, when it feels calm and safe.",  # a comma
         "a cat purrs when it feels calm and safe",  # no end
@@ -72,7 +72,7 @@ def test_off_topic_never_outranks_on_topic_and_sound() -> None:
 
 def test_the_bound_holds_for_any_number_of_concepts() -> None:
     off_topic = oracle.OFF_TOPIC_SHARE * (1.0 - WEIGHTS["topic"])
-    assert off_topic < oracle.THIN_TOPIC_SHARE * WEIGHTS["sound"]
+    assert off_topic < WEIGHTS["topic"] / oracle.ENOUGH_CONCEPTS
     assert sum(WEIGHTS.values()) == pytest.approx(1.0)
 
 

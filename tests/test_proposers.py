@@ -64,7 +64,7 @@ class Bench:
             record_texts(self.memory, self.harness, step, {"t": texts}, self.scorer)
 
     def diagnosis(self) -> Diagnosis:
-        groups = self.memory.current_groups(STEP, 12, "t")
+        groups = self.memory.current_groups(self.harness, STEP, 12, "t")
         return diagnose("t", groups, [], self.harness, self.spec, STEP)
 
     def propose(

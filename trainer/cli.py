@@ -70,9 +70,12 @@ def init(
     for target in targets.values():
         if target.exists():
             _fail(f"{target} exists already; nothing was written", BAD_INPUT)
-    for original, target in targets.items():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(original, target)
+    try:
+        for original, target in targets.items():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(original, target)
+    except OSError as error:
+        _fail(f"{folder}: cannot be written ({error.strerror})", BAD_INPUT)
     typer.echo(f"wrote {', '.join(str(t) for t in targets.values())}")
     typer.echo(f"next: harnessrl train {folder / 'quickstart.yaml'} --steps 2")
 
@@ -123,6 +126,7 @@ def train(
 ) -> None:
     """Train a policy under a living harness.
 
+    \b
     Examples:
       harnessrl train specs/quickstart.yaml
       harnessrl train specs/quickstart.yaml --recipe grpo --seed 1
@@ -152,7 +156,10 @@ def train(
     from .provenance import provenance
     from .runfolder import RunFolder, new_run_folder
 
-    root = new_run_folder(Path(loaded.spec.logging.folder), loaded.spec.name)
+    try:
+        root = new_run_folder(Path(loaded.spec.logging.folder), loaded.spec.name)
+    except OSError as error:
+        _fail(f"{loaded.spec.logging.folder}: no run folder can be made ({error.strerror})", 2)
     run = RunFolder(root)
     with_probe = probe if probe is not None else steps is None
     _write_start(run, loaded, read, provenance(loaded.spec.seed, loaded.recipe, with_probe))
@@ -166,9 +173,13 @@ def report(run: RunArg) -> None:
     Example: harnessrl report runs/quickstart
     """
     _check_run(run)
+    from ..memory.events import LogError
     from .report.build import build_report
 
-    typer.echo(f"wrote {build_report(run)}")
+    try:
+        typer.echo(f"wrote {build_report(run)}")
+    except LogError as error:
+        _fail(str(error), BAD_INPUT)
 
 
 @memory_app.command("rebuild")
@@ -178,16 +189,19 @@ def memory_rebuild(run: RunArg) -> None:
     Example: harnessrl memory rebuild runs/quickstart
     """
     _check_run(run)
-    from ..memory.events import read_log
+    from ..memory.events import LogError, read_log
     from ..memory.index import MemoryIndex
-    from .runfolder import RunFolder
-    from .start import locked
+    from .runfolder import RunBusyError, RunFolder, locked
 
     folder = RunFolder(run)
-    with locked(folder):
-        index = MemoryIndex(folder.chroma)
-        n = index.rebuild(read_log(folder.events))
-        index.close()
+    try:
+        records = read_log(folder.events)
+        with locked(folder):
+            index = MemoryIndex(folder.chroma)
+            n = index.rebuild(records)
+            index.close()
+    except (LogError, RunBusyError) as error:
+        _fail(str(error), BAD_INPUT)
     typer.echo(f"indexed {n} diagnoses and decisions")
 
 
@@ -203,14 +217,18 @@ def memory_search(
     """
     _check_run(run)
     from ..memory.index import MemoryIndex
-    from .runfolder import RunFolder
-    from .start import locked
+    from .runfolder import RunBusyError, RunFolder, locked
 
     folder = RunFolder(run)
-    with locked(folder):
-        index = MemoryIndex(folder.chroma)
-        hits = index.search(text, limit)
-        index.close()
+    try:
+        with locked(folder):
+            index = MemoryIndex(folder.chroma)
+            hits = index.search(text, limit)
+            index.close()
+    except RunBusyError as error:
+        _fail(str(error), BAD_INPUT)
+    if not hits:
+        typer.echo(f"nothing found; `harnessrl memory rebuild {run}` makes the index from the log")
     for hit in hits:
         typer.echo(f"{hit.similarity:.2f}  {hit.record_id}  {hit.signature}")
 
@@ -274,16 +292,18 @@ def _resume(
         stored = load_run_spec(run.spec)
         tasks = load_resolved(run.tasks)
         records = read_log(run.events)
+        about = json.loads(run.provenance.read_text())
     except (SpecError, LogError) as error:
         _fail(str(error), BAD_INPUT)
+    except (OSError, ValueError) as error:
+        _fail(f"{run.provenance}: cannot be read ({error})", BAD_INPUT)
     if spec is not None:
         given, given_tasks = _load(spec, recipe, options)
         changed = _differences(stored.spec.model_dump(), given.spec.model_dump())
         changed = [
             line for line in changed if not line.startswith(("name:", "tasks.files", "logging.folder"))
         ]
-        if given_tasks.as_file() != tasks.as_file():
-            changed.append("the tasks differ from those the run was started with")
+        changed += _changed_tasks(tasks, given_tasks)
         if changed:
             told = "\n  ".join(changed)
             _fail(f"{root} was started with another spec; nothing was resumed:\n  {told}", 2)
@@ -292,9 +312,19 @@ def _resume(
     if any(isinstance(r, RunFinished) for r in records):
         typer.echo(f"{root} is finished already; its report: {run.report}")
         return
-    about = json.loads(run.provenance.read_text())
     with_probe = about["probe"] if probe is None else probe
     _run(stored.spec, about["recipe"], tasks, run, resume=True, with_probe=with_probe)
+
+
+def _changed_tasks(old: Tasks, new: Tasks) -> list[str]:
+    """One line for each task that was added, taken out or changed."""
+    before, after = ({**t.train, **t.held_out} for t in (old, new))
+    told = {True: {True: "changed", False: "taken out"}, False: {True: "added"}}
+    return [
+        f"task {task_id}: {told[task_id in before][task_id in after]}"
+        for task_id in sorted(before.keys() | after.keys())
+        if before.get(task_id) != after.get(task_id)
+    ]
 
 
 def _differences(old: Any, new: Any, path: str = "") -> list[str]:
@@ -308,9 +338,9 @@ def _differences(old: Any, new: Any, path: str = "") -> list[str]:
 
 
 def _run(spec: Any, recipe: str, tasks: Tasks, run: RunFolder, resume: bool, with_probe: bool) -> None:
-    from .local.engine import PromptTooLongError
+    from ..agents.policy import PromptTooLongError
     from .local.model import PolicyNotFoundError
-    from .start import RunBusyError
+    from .runfolder import RunBusyError
     from .train import train as train_run
 
     try:

@@ -30,6 +30,7 @@ from ..prompts import guided_prompt
 from ..specs.harness import HarnessState, apply
 from ..specs.sampling import draw_tasks, probabilities, stream
 from ..specs.schema import RunSpec
+from ..specs.tasks import Criterion
 from .metrics import step_metrics
 
 
@@ -65,6 +66,7 @@ class _Group:
     """A slot being filled, and what was concluded once all its rollouts were in."""
 
     claim: Claim
+    rubric: tuple[Criterion, ...]  # c_t as of the claim
     responses: dict[int, Sample] = field(default_factory=dict)
     met_GK: Floats | None = None
     rewards_G: Floats | None = None
@@ -113,14 +115,20 @@ class Controller:
     # --- the engine's four calls -------------------------------------------------------------
 
     def claim(self, step: int, slots: Sequence[int]) -> list[Claim]:
-        """What to roll out in these slots of a step. Claiming again gives the same answer."""
+        """What to roll out in these slots of a step. Claiming again gives the same answer.
+
+        Raises `ClaimError` for a slot outside 0 .. tasks_per_step - 1.
+        """
         p = self.spec.interfaces.p
         chances = probabilities(self.harness, p.domain_shares, p.paused_weight)
         drawn = draw_tasks(chances, self.spec.engine.tasks_per_step, self.spec.seed, step)
         claims = []
         for slot in slots:
+            if not 0 <= slot < len(drawn):
+                raise ClaimError(f"slot {slot}: a step has the slots 0 to {len(drawn) - 1}")
             if (step, slot) not in self._groups:
-                self._groups[step, slot] = _Group(self._claim(step, slot, drawn[slot]))
+                rubric = self.harness.rubric(drawn[slot])
+                self._groups[step, slot] = _Group(self._claim(step, slot, drawn[slot]), rubric)
             claims.append(self._groups[step, slot].claim)
         return claims
 
@@ -153,7 +161,9 @@ class Controller:
         """Record a finished step, let the evolver look, and return the step's metrics.
 
         An accepted update becomes the next harness version here, between steps, never inside one.
+        Raises `ClaimError` while rollouts are missing.
         """
+        self.advantages(step)  # complains about missing rollouts
         groups = self._step_groups(step)
         rollouts = [rollout for group in groups for rollout in self._rollouts(group)]
         records = [self._record(group) for group in groups]
@@ -201,9 +211,8 @@ class Controller:
         claim = group.claim
         task = self.harness.tasks[claim.task_id]
         texts = [group.responses[i].text for i in range(len(claim.requests))]
-        rubric = self.harness.rubric(task.id)
-        group.met_GK = self.scorer.verdicts(task, rubric, texts, "train")
-        group.rewards_G = self.scorer.rewards(rubric, group.met_GK)
+        group.met_GK = self.scorer.verdicts(task, group.rubric, texts, "train")
+        group.rewards_G = self.scorer.rewards(group.rubric, group.met_GK)
         asked = stream(self.spec.seed, "oracle", claim.step, claim.slot).random()
         if asked < self.spec.oracle.share:
             group.quality_G = self.scorer.quality(task, texts)
@@ -227,7 +236,6 @@ class Controller:
         claim = group.claim
         assert group.met_GK is not None and group.rewards_G is not None
         assert group.quality_G is not None
-        rubric = self.harness.rubric(claim.task_id)
         return Group(
             id=f"g-{claim.step:06d}-{claim.slot}",
             step=claim.step,
@@ -238,7 +246,7 @@ class Controller:
             rewards=_known(group.rewards_G),
             quality=_known(group.quality_G),
             guided=list(claim.guided),
-            met={c.id: _verdicts(group.met_GK[:, k]) for k, c in enumerate(rubric)},
+            met={c.id: _verdicts(group.met_GK[:, k]) for k, c in enumerate(group.rubric)},
             collapse=collapse(group.rewards_G),
             pairs=pair_classes(group.rewards_G, group.quality_G),
         )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from ..memory.files import write_atomic
 
@@ -79,6 +83,24 @@ class RunFolder:
         write_atomic(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
 
 
+class RunBusyError(Exception):
+    """Another process is writing to this run folder."""
+
+
+@contextlib.contextmanager
+def locked(run: RunFolder) -> Iterator[None]:
+    """Hold a run folder against other processes. Raises `RunBusyError`."""
+    lock = FileLock(run.root / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise RunBusyError(f"{run.root}: another process is training here") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def new_run_folder(parent: Path, name: str) -> Path:
     """`parent/name`, or `parent/name-2`, `-3`, ... if that is taken. Makes the folder."""
     for n in range(1, 10_000):
@@ -113,7 +135,7 @@ def save_checkpoint(
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
-    for old in run.checkpoints.glob("step-*"):
+    for _, old in _numbered(run):
         if old != target:
             (old / MARKER).unlink(missing_ok=True)  # half-deleted is not complete either
             shutil.rmtree(old, ignore_errors=True)
@@ -122,12 +144,14 @@ def save_checkpoint(
 
 def latest_checkpoint(run: RunFolder) -> tuple[int, Path] | None:
     """(steps done, folder) of the newest complete checkpoint, or None."""
-    found = [
-        (int(path.name.removeprefix("step-")), path)
-        for path in run.checkpoints.glob("step-*")
-        if _is_complete(path)
-    ]
-    return max(found) if found else None
+    return max((found for found in _numbered(run) if _is_complete(found[1])), default=None)
+
+
+def _numbered(run: RunFolder) -> list[tuple[int, Path]]:
+    """(steps, folder) of everything named like a checkpoint; copies under other names are let be."""
+    pattern = re.compile(r"step-(\d{6,})")
+    matches = [(pattern.fullmatch(path.name), path) for path in run.checkpoints.glob("step-*")]
+    return [(int(match[1]), path) for match, path in matches if match]
 
 
 def _is_complete(path: Path) -> bool:

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from filelock import FileLock, Timeout
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from ..agents.evolver.critic import Critic
@@ -33,11 +32,7 @@ from .controller import Controller
 from .data.load import Tasks
 from .local.engine import Engine
 from .local.model import load, resolve
-from .runfolder import RunFolder, latest_checkpoint
-
-
-class RunBusyError(Exception):
-    """Another process is writing to this run folder."""
+from .runfolder import RunFolder, latest_checkpoint, locked
 
 
 @dataclass(frozen=True)
@@ -173,20 +168,6 @@ def _exporter(run: RunFolder) -> Callable[[HarnessState], None]:
         run.write_harness(harness.version, dump_yaml(harness.export()))
 
     return export
-
-
-@contextlib.contextmanager
-def locked(run: RunFolder) -> Iterator[None]:
-    """Hold a run folder against other processes. Raises `RunBusyError`."""
-    lock = FileLock(run.root / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise RunBusyError(f"{run.root}: another process is training here") from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @contextlib.contextmanager

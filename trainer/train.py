@@ -48,7 +48,8 @@ def train(
         policy = CountedPolicy(engine, parts.usage, "train")
         if with_probe and step == 0:
             probe_run("before", parts, tasks, spec, display)
-        while step < spec.engine.steps and not interrupted():
+        stopping = False
+        while step < spec.engine.steps and not stopping:
             lap = _Laps()
             # Sample tasks ~ p_t and roll out pi_t(. | x, g_t).
             claims = controller.claim(step, range(spec.engine.tasks_per_step))
@@ -73,13 +74,14 @@ def train(
             lap("record")
             lap.seconds["record"] -= metrics["seconds"]["evolve"]  # which is told apart
             step += 1
-            if interrupted() or _checkpoint_due(step, spec):
-                _save(parts, run, step)
-                lap("save")
             metrics["seconds"] = lap.seconds | metrics["seconds"]
             parts.metrics.append(metrics)
-            run.write_metrics(parts.metrics)
+            run.write_metrics(parts.metrics)  # before the checkpoint that counts this step as done
             display.step(metrics)
+            stopping = interrupted()
+            if stopping or step == spec.engine.steps or step % spec.logging.checkpoint_every == 0:
+                display.say(f"saving step {step}")
+                _save(parts, run, step)
         finished = step == spec.engine.steps
         if finished and with_probe:
             probe_run("after", parts, tasks, spec, display)
@@ -120,10 +122,6 @@ def _normaliser(examples: Sequence[Example], spec: RunSpec) -> float:
     if spec.reward.advantage == "dr_grpo":
         return float(len(examples) * spec.engine.max_new_tokens)
     return float(sum(len(e.response_ids) for e in examples))
-
-
-def _checkpoint_due(step: int, spec: RunSpec) -> bool:
-    return step == spec.engine.steps or step % spec.logging.checkpoint_every == 0
 
 
 def _save(parts: Parts, run: RunFolder, step: int) -> None:

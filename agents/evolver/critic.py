@@ -20,7 +20,7 @@ from ...specs.sampling import effective_tasks, probabilities, stream
 from ...specs.schema import RunSpec
 from ...specs.tasks import Criterion, TrainTask
 from ...specs.updates import Update
-from ..policy import Policy, Request
+from ..policy import Policy, PromptTooLongError, Request
 from ..scoring.diagnosis import agreement, group_signals, pool
 from ..scoring.judge import Scorer
 from ..scoring.reward import Floats
@@ -180,7 +180,10 @@ class _Trial:
             prompt = guided_prompt(prompt, guidance.checklist)
             kind = "guided" if guidance == self.guidance_after else "guided-before"
         requests = [Request(prompt, ("critic", *self.key, kind, i)) for i in range(len(texts), n)]
-        samples = self.critic.policy.sample(requests, self.critic.spec.seed)
+        try:
+            samples = self.critic.policy.sample(requests, self.critic.spec.seed)
+        except PromptTooLongError as error:
+            raise UnmeasurableError(str(error)) from None
         texts += [sample.text for sample in samples]
         scorer = self.critic.scorer
         quality_N = scorer.quality(self.task, texts)

@@ -76,7 +76,7 @@ class _TwiceError(Exception):
 
 def _add(tasks: Tasks, where: str, task: TrainTask | HeldOutTask) -> None:
     if task.id in tasks.train or task.id in tasks.held_out:
-        raise _TwiceError(f"task id {task.id!r} ({where}) is used in an earlier task file too")
+        raise _TwiceError(f"task id {task.id!r} ({where}) is used twice")
     reason = unscorable(task)
     if reason is not None:
         tasks.refused.append(Refusal(where, reason))

@@ -51,11 +51,14 @@ class Row:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """The rows of a JSONL file. Raises `SpecError` (`file:line:col`) where a line is no JSON object."""
+    """The rows of a JSONL file; a row without a key is named by its line.
+
+    Raises `SpecError` (`file:line:col`) where a line is no JSON object.
+    """
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
-                yield Row(f"{path}:{number}", _task(_parse(path, number, line), path))
+                yield Row(f"{path}:{number}", _task(_parse(path, number, line), path, number))
 
 
 def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
@@ -74,15 +77,15 @@ def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
     raise SpecError([Problem(str(path), number, column, "", message)])
 
 
-def _task(row: dict[str, Any], path: Path) -> TrainTask | str:
+def _task(row: dict[str, Any], path: Path, number: int) -> TrainTask | str:
     if {"prompt", "instruction_id_list", "kwargs"} <= row.keys():
-        return _from_ifeval(row, path)
+        return _from_ifeval(row, path, number)
     if {"rubric", "rubrics", "reward_model", "checklist"} & row.keys():
         return "its criteria are natural language and need a judge role; none is configured"
     return "not a known schema; so far: IFEval (key, prompt, instruction_id_list, kwargs)"
 
 
-def _from_ifeval(row: dict[str, Any], path: Path) -> TrainTask | str:
+def _from_ifeval(row: dict[str, Any], path: Path, number: int) -> TrainTask | str:
     ids, arguments = row["instruction_id_list"], row["kwargs"]
     if not isinstance(ids, list) or not isinstance(arguments, list) or len(ids) != len(arguments):
         return "instruction_id_list and kwargs must be lists of one length"
@@ -102,7 +105,7 @@ def _from_ifeval(row: dict[str, Any], path: Path) -> TrainTask | str:
         distinct = {criterion.id: criterion for criterion in rubric}
         prompt = row["prompt"]
         return TrainTask(
-            id=f"ifeval-{row.get('key', path.stem)}",
+            id=f"ifeval-{row.get('key', f'line-{number}')}",
             domain="instruction-following",
             prompt=prompt,
             rubric=tuple(distinct.values()),
@@ -113,7 +116,7 @@ def _from_ifeval(row: dict[str, Any], path: Path) -> TrainTask | str:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        return f"{where}: {first['msg']}"
+        return f"{where} {first['input']!r}: {first['msg']}"
     except (AttributeError, TypeError):
         return "a field has the wrong type"
 

