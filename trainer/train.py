@@ -78,10 +78,13 @@ def train(
             parts.metrics.append(metrics)
             run.write_metrics(parts.metrics)  # before the checkpoint that counts this step as done
             display.step(metrics)
-            stopping = interrupted()
-            if stopping or step == spec.engine.steps or step % spec.logging.checkpoint_every == 0:
-                display.say(f"saving step {step}")
+            due = step == spec.engine.steps or step % spec.logging.checkpoint_every == 0
+            if due or interrupted():
                 _save(parts, run, step)
+                lap("save")
+                metrics["seconds"]["save"] = lap.seconds["save"]
+                run.write_metrics(parts.metrics)
+                stopping = interrupted()
         finished = step == spec.engine.steps
         if finished and with_probe:
             probe_run("after", parts, tasks, spec, display)
