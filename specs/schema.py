@@ -98,7 +98,7 @@ class Evolver(Strict):
 
     every: Positive = 2
     """Steps between two looks at the evidence. A look proposes something only if a diagnosis does."""
-    tasks_per_look: Positive = 4
+    tasks_per_look: Positive = 3
     """At most this many tasks (the ones losing most signal) are worked on in one look."""
     min_groups: Positive = 2
     """Groups of a task that must be on record before anything is concluded about it."""

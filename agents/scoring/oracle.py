@@ -16,10 +16,10 @@ import regex
 
 from ...specs.tasks import Asks, Quality
 
-WEIGHTS = {"topic": 0.35, "asks": 0.25, "complete": 0.20, "sound": 0.20}
+WEIGHTS = {"topic": 0.30, "asks": 0.40, "complete": 0.15, "sound": 0.15}
 
 #: What the other parts count for when the response covers none of the task's concepts. An off-topic
-#: response gets at most 0.15 * 0.65, an on-topic one at least 0.175: on topic always wins.
+#: response gets at most 0.15 * 0.7, an on-topic one at least 0.15: on topic always wins.
 OFF_TOPIC_SHARE = 0.15
 
 #: What is kept when the text is degenerate: words of the subject in a heap are no answer.
