@@ -70,6 +70,11 @@ class RunFolder:
         return self.root / "report.html"
 
     @property
+    def tensorboard(self) -> Path:
+        """TensorBoard's event files."""
+        return self.root / "tensorboard"
+
+    @property
     def checkpoints(self) -> Path:
         """Checkpoint folders, `step-NNNNNN` after N steps."""
         return self.root / "checkpoints"

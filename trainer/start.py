@@ -33,6 +33,7 @@ from .data.load import Tasks
 from .local.engine import Engine
 from .local.model import load, resolve
 from .runfolder import RunFolder, latest_checkpoint, locked
+from .tensorboard import Scalars
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Parts:
     memory: Memory
     log: EventLog
     metrics: list[dict[str, Any]]
+    scalars: Scalars
     steps_done: int
 
     def remember(self, record: AnyRecord) -> None:
@@ -97,7 +99,19 @@ def assemble(spec: RunSpec, recipe: str, tasks: Tasks, run: RunFolder, resume: b
         controller = Controller(
             spec, past.harness, scorer, past.usage, memory, log, evolver, _exporter(run)
         )
-        yield Parts(engine, controller, scorer, past.usage, memory, log, past.metrics, past.steps_done)
+        scalars = Scalars(run.tensorboard, past.steps_done)
+        stack.callback(scalars.close)
+        yield Parts(
+            engine,
+            controller,
+            scorer,
+            past.usage,
+            memory,
+            log,
+            past.metrics,
+            scalars,
+            past.steps_done,
+        )
 
 
 def _beginning(log: EventLog, recipe: str, spec: RunSpec, tasks: Tasks, run: RunFolder) -> _Past:

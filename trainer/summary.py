@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ..memory.events import read_jsonl, read_log
-from ..memory.records import Decision, Probe
+from ..memory.records import Decision, Probe, RunFinished
 from .progress import figure
 from .runfolder import RunFolder
 
@@ -28,7 +28,16 @@ def summary_lines(run: RunFolder) -> list[str]:
         counts = Counter(d.update.interface for d in decisions if d.accepted == accepted)
         by_interface = ", ".join(f"{name} {n}" for name, n in sorted(counts.items()))
         lines.append(f"{told} updates: {counts.total()}{f' ({by_interface})' if counts else ''}")
-    rows = read_jsonl(run.metrics)
-    if rows:
-        lines.append(f"rollouts: {rows[-1]['rollouts']}, tokens: {rows[-1]['tokens']}")
+    for end in (r for r in records if isinstance(r, RunFinished)):
+        for name in ("rollouts", "tokens"):
+            spent: dict[str, int] = getattr(end, name)
+            parts = ", ".join(f"{purpose} {n:,}" for purpose, n in spent.items())
+            lines.append(f"{name + ':':9} {sum(spent.values()):,} ({parts})")
+        rows = read_jsonl(run.metrics)
+        evolver = sum(row["seconds"].get("evolve", 0.0) for row in rows)
+        probing = sum(probe.seconds for probe in probes.values())
+        total = sum(sum(row["seconds"].values()) for row in rows) + probing
+        lines.append(
+            f"time:     {total / 60:.1f} min (evolver {evolver / 60:.1f}, probes {probing / 60:.1f})"
+        )
     return lines

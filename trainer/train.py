@@ -77,6 +77,7 @@ def train(
             metrics["seconds"] = lap.seconds | metrics["seconds"]
             parts.metrics.append(metrics)
             run.write_metrics(parts.metrics)  # before the checkpoint that counts this step as done
+            parts.scalars.write(metrics)
             display.step(metrics)
             due = step == spec.engine.steps or step % spec.logging.checkpoint_every == 0
             if due or interrupted():
