@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -12,7 +13,11 @@ from typing import Any
 import pytest
 import tiny
 from filelock import FileLock
+from harnessrl.memory.events import EventLog, read_log
+from harnessrl.memory.records import Accepted, Group
 from harnessrl.memory.rollouts import RolloutStore
+from harnessrl.specs.loader import load_run_spec
+from harnessrl.specs.updates import Pause
 from harnessrl.trainer import train
 from harnessrl.trainer.controller import Controller
 from harnessrl.trainer.runfolder import RunFolder, latest_checkpoint
@@ -257,7 +262,7 @@ def test_a_changed_spec_is_refused_with_what_changed(stopped: tiny.Paths) -> Non
     told = refused(stopped.spec, "--resume", stopped.run)
     assert "engine.learning_rate: 0.001 in the run, 0.002 now" in told
     assert "evolver.alpha: 0.45 in the run, 0.4 now" in told
-    assert len(told.splitlines()) == 3
+    assert len(told.splitlines()) == 4  # what, the two changes, and how to go on all the same
     assert (stopped.run / "events.jsonl").read_bytes() == before  # nothing was touched
 
 
@@ -273,7 +278,38 @@ def test_options_that_change_the_spec_are_refused(
     option: str, value: str, says: str, stopped: tiny.Paths
 ) -> None:
     assert says in refused(stopped.spec, "--resume", stopped.run, option, value)
-    assert "leave the other options out" in refused("--resume", stopped.run, option, value)
+    assert "give a SPEC to change it" in refused("--resume", stopped.run, option, value)
+
+
+def test_a_run_goes_on_under_another_spec_when_told_to(reference: Path, tmp_path: Path) -> None:
+    """Three steps, finished, and one more: the weights go on, and the change is on record.
+
+    (In one go the evolver would have looked after the third step too: it was not the last then.)
+    """
+    run = Path(shutil.copytree(reference, tmp_path / "run"))
+    model = load_run_spec(run / "spec.yaml").spec.roles.policy.model
+    paths = tiny.write_spec(tmp_path / "longer", model, steps=4)
+    assert "steps: 3 in the run, 4 now" in refused(paths.spec, "--resume", run)
+    resume(run, paths.spec, "--accept-changes")
+    assert tiny.invoke("train", paths.spec).exit_code == 0
+    ours, four = (tiny.rows(folder / "metrics.jsonl") for folder in (run, paths.run))
+    assert [row["step"] for row in ours] == [0, 1, 2, 3]
+    assert [row["loss"] for row in ours[:3]] == [row["loss"] for row in four[:3]]
+    assert latest_checkpoint(RunFolder(run))[0] == 4  # type: ignore[index]
+    about = json.loads((run / "provenance.json").read_text())
+    assert about["changes"] == ["engine.steps: 3 in the run, 4 now"]
+
+
+def test_tasks_that_the_harness_has_changed_cannot_be_taken_out(stopped: tiny.Paths) -> None:
+    """The log's updates no longer apply, and that is said in a line."""
+    log = EventLog(stopped.run / "events.jsonl")
+    task_id = next(r for r in read_log(log.path) if isinstance(r, Group)).task_id
+    pause = Pause(task_ids=(task_id,), rationale="")
+    log.append([Accepted(id="h-000009", step=1, harness_version=9, decision_ids=[], updates=[pause])])
+    tasks = stopped.folder / "tasks.yaml"
+    tasks.write_text(tasks.read_text().replace(f"id: {task_id}\n", f"id: another-{task_id}\n"))
+    told = refused(stopped.spec, "--resume", stopped.run, "--accept-changes")
+    assert f"no training task {task_id!r}" in told
 
 
 def test_changed_tasks_are_refused_with_what_changed(stopped: tiny.Paths) -> None:

@@ -119,6 +119,9 @@ def train(
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Go on with this run folder.")
     ] = None,
+    accept_changes: Annotated[
+        bool, typer.Option("--accept-changes", help="Resume although the given SPEC differs.")
+    ] = False,
     probe: Annotated[
         bool | None,
         typer.Option("--probe/--no-probe", help="Measure before and after training."),
@@ -132,6 +135,7 @@ def train(
       harnessrl train specs/quickstart.yaml --recipe grpo --seed 1
       harnessrl train specs/quickstart.yaml --tasks rows.jsonl --steps 2
       harnessrl train --resume runs/quickstart
+      harnessrl train longer.yaml --resume runs/quickstart --accept-changes
     """
     options: dict[str, Any] = {}
     if steps is not None:
@@ -145,7 +149,7 @@ def train(
     if tasks:
         options["tasks"] = {"files": [str(path) for path in tasks]}
     if resume is not None:
-        _resume(resume, spec, recipe, options, probe)
+        _resume(resume, spec, recipe, options, probe, accept_changes)
         return
     if spec is None:
         _fail("give a spec, e.g. `harnessrl train specs/quickstart.yaml`, or --resume RUN", 2)
@@ -155,6 +159,7 @@ def train(
 
     from .provenance import provenance
     from .runfolder import RunFolder, new_run_folder
+    from .stored import write_start
 
     try:
         root = new_run_folder(Path(loaded.spec.logging.folder), loaded.spec.name)
@@ -162,7 +167,7 @@ def train(
         _fail(f"{loaded.spec.logging.folder}: no run folder can be made ({error.strerror})", 2)
     run = RunFolder(root)
     with_probe = probe if probe is not None else steps is None
-    _write_start(run, loaded, read, provenance(loaded.spec.seed, loaded.recipe, with_probe))
+    write_start(run, loaded.spec, read, provenance(loaded.spec.seed, loaded.recipe, with_probe))
     _run(loaded.spec, loaded.recipe, read, run, resume=False, with_probe=with_probe)
 
 
@@ -262,90 +267,59 @@ def _tell_refusals(tasks: Tasks) -> None:
         typer.echo(f"left out: {line}")
 
 
-def _write_start(run: RunFolder, loaded: LoadedSpec, tasks: Tasks, provenance: dict[str, Any]) -> None:
-    """What a resume needs to know exactly what was asked for."""
-    import json
-
-    from ..memory.files import write_atomic
-    from ..specs.loader import dump_yaml
-
-    write_atomic(run.provenance, json.dumps(provenance, indent=1))
-    write_atomic(run.tasks, dump_yaml(tasks.as_file().model_dump(mode="json", exclude_none=True)))
-    write_atomic(run.spec, dump_yaml(loaded.spec.model_dump(mode="json", exclude_none=True)))
-
-
 def _resume(
-    root: Path, spec: Path | None, recipe: str | None, options: dict[str, Any], probe: bool | None
+    root: Path,
+    spec: Path | None,
+    recipe: str | None,
+    options: dict[str, Any],
+    probe: bool | None,
+    accept_changes: bool,
 ) -> None:
-    """Go on with a run as it was started; a spec or option that says otherwise is refused."""
-    import json
-
-    from ..memory.events import LogError, read_log
-    from ..memory.records import RunFinished
-    from ..specs.loader import SpecError, load_run_spec
-    from .data.load import load_resolved
+    """Go on with a run as it was started; a spec that says otherwise needs `--accept-changes`."""
+    from ..memory.events import LogError
+    from ..specs.loader import SpecError
+    from . import stored
     from .runfolder import RunFolder
 
     _check_run(root)
     run = RunFolder(root)
     try:
-        stored = load_run_spec(run.spec)
-        tasks = load_resolved(run.tasks)
-        records = read_log(run.events)
-        about = json.loads(run.provenance.read_text())
-    except (SpecError, LogError) as error:
+        start = stored.read_stored(run)
+    except (SpecError, LogError, stored.StoredError) as error:
         _fail(str(error), BAD_INPUT)
-    except (OSError, ValueError) as error:
-        _fail(f"{run.provenance}: cannot be read ({error})", BAD_INPUT)
+    run_spec, tasks, changed = start.spec, start.tasks, []
     if spec is not None:
         given, given_tasks = _load(spec, recipe, options)
-        changed = _differences(stored.spec.model_dump(), given.spec.model_dump())
-        changed = [
-            line for line in changed if not line.startswith(("name:", "tasks.files", "logging.folder"))
-        ]
-        changed += _changed_tasks(tasks, given_tasks)
-        if changed:
+        if changed := stored.differences(start, given.spec, given_tasks):
             told = "\n  ".join(changed)
-            _fail(f"{root} was started with another spec; nothing was resumed:\n  {told}", 2)
+            if not accept_changes:
+                _fail(
+                    f"{root} was started with another spec; nothing was resumed:\n  {told}\n"
+                    "--accept-changes goes on under the new one",
+                    BAD_INPUT,
+                )
+            typer.echo(f"going on with changes:\n  {told}")
+            run_spec, tasks = given.spec, given_tasks
+            stored.accept_changes(run, run_spec, tasks, changed)
     elif options or recipe:
-        _fail("--resume goes on with the run as it was started; leave the other options out", 2)
-    if any(isinstance(r, RunFinished) for r in records):
+        _fail("--resume goes on with the run as it was started; give a SPEC to change it", BAD_INPUT)
+    if start.finished and not changed:
         typer.echo(f"{root} is finished already; its report: {run.report}")
         return
-    with_probe = about["probe"] if probe is None else probe
-    _run(stored.spec, about["recipe"], tasks, run, resume=True, with_probe=with_probe)
-
-
-def _changed_tasks(old: Tasks, new: Tasks) -> list[str]:
-    """One line for each task that was added, taken out or changed."""
-    before, after = ({**t.train, **t.held_out} for t in (old, new))
-    told = {True: {True: "changed", False: "taken out"}, False: {True: "added"}}
-    return [
-        f"task {task_id}: {told[task_id in before][task_id in after]}"
-        for task_id in sorted(before.keys() | after.keys())
-        if before.get(task_id) != after.get(task_id)
-    ]
-
-
-def _differences(old: Any, new: Any, path: str = "") -> list[str]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        found = []
-        for key in [*old, *(k for k in new if k not in old)]:
-            at = f"{path}.{key}" if path else str(key)
-            found += _differences(old.get(key), new.get(key), at)
-        return found
-    return [] if old == new else [f"{path}: {old!r} in the run, {new!r} now"]
+    with_probe = start.with_probe if probe is None else probe
+    _run(run_spec, start.recipe, tasks, run, resume=True, with_probe=with_probe)
 
 
 def _run(spec: Any, recipe: str, tasks: Tasks, run: RunFolder, resume: bool, with_probe: bool) -> None:
     from ..agents.policy import PromptTooLongError
+    from ..specs.harness import UpdateError
     from .local.model import PolicyNotFoundError
     from .runfolder import RunBusyError
     from .train import train as train_run
 
     try:
         result = train_run(spec, recipe, tasks, run, resume, with_probe)
-    except (PolicyNotFoundError, PromptTooLongError, RunBusyError) as error:
+    except (PolicyNotFoundError, PromptTooLongError, RunBusyError, UpdateError) as error:
         _fail(str(error), BAD_INPUT)
     except KeyboardInterrupt:
         _fail(f"stopped in the middle of a step; go on with: harnessrl train --resume {run.root}")

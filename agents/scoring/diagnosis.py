@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 
@@ -19,17 +20,7 @@ EPS = 1e-9
 CEILING = 1.0  # R_raw of a perfect response
 FLOOR = 0.0  # R_raw of a response that earned nothing; penalties go below it
 
-CLASSES: tuple[PairClass, ...] = (
-    "informative",
-    "spurious",
-    "inversion",
-    "blind_low",
-    "blind_mid",
-    "blind_high",
-    "blind_spread",
-    "neutral",
-    "unknown",
-)
+CLASSES: tuple[PairClass, ...] = get_args(PairClass)
 #: Pairs that carried, or should have carried, a gradient: the denominator of the signal rate.
 SIGNAL_CLASSES: tuple[PairClass, ...] = CLASSES[:6]
 

@@ -1,0 +1,94 @@
+"""What a run folder remembers of how the run was started, and what differs from it now."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from ..memory.events import read_log
+from ..memory.files import write_atomic
+from ..memory.records import RunFinished
+from ..specs.loader import dump_yaml, load_run_spec
+from ..specs.schema import RunSpec
+from .data.load import Tasks, load_resolved
+from .runfolder import RunFolder
+
+#: What a resume may say otherwise: where things lie, not what is run.
+PLACES = ("name:", "tasks.files:", "logging.folder:")
+
+
+class StoredError(Exception):
+    """The run folder cannot be resumed from; the message says why."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A run as it was started."""
+
+    spec: RunSpec
+    tasks: Tasks
+    recipe: str
+    with_probe: bool
+    finished: bool
+
+
+def write_start(run: RunFolder, spec: RunSpec, tasks: Tasks, provenance: dict[str, Any]) -> None:
+    """Everything a resume needs to know exactly what was asked for. Raises `OSError`."""
+    write_atomic(run.provenance, json.dumps(provenance, indent=1))
+    write_atomic(run.tasks, dump_yaml(tasks.as_file().model_dump(mode="json", exclude_none=True)))
+    write_atomic(run.spec, dump_yaml(spec.model_dump(mode="json", exclude_none=True)))
+
+
+def accept_changes(run: RunFolder, spec: RunSpec, tasks: Tasks, changes: list[str]) -> None:
+    """Go on under another spec: what changed goes on record in provenance.json. Raises `OSError`."""
+    about = json.loads(run.provenance.read_text())
+    about["changes"] = [*about.get("changes", []), *changes]
+    write_start(run, spec, tasks, about)
+
+
+def read_stored(run: RunFolder) -> Stored:
+    """Raises `StoredError`, `SpecError` or `LogError` when a part is missing or damaged."""
+    try:
+        about = json.loads(run.provenance.read_text())
+        recipe, with_probe = str(about["recipe"]), bool(about["probe"])
+    except (OSError, ValueError, KeyError) as error:
+        raise StoredError(f"{run.provenance}: cannot be read ({error})") from None
+    return Stored(
+        load_run_spec(run.spec).spec,
+        load_resolved(run.tasks),
+        recipe,
+        with_probe,
+        any(isinstance(record, RunFinished) for record in read_log(run.events)),
+    )
+
+
+def differences(stored: Stored, spec: RunSpec, tasks: Tasks) -> list[str]:
+    """One line for everything that a spec and its tasks say otherwise than the run."""
+    lines = _differences(stored.spec.model_dump(), spec.model_dump())
+    kept = [line for line in lines if not line.startswith(PLACES)]
+    return kept + _changed_tasks(stored.tasks, tasks)
+
+
+def _differences(old: Any, new: Any, path: str = "") -> list[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        found = []
+        for key in [*old, *(k for k in new if k not in old)]:
+            at = f"{path}.{key}" if path else str(key)
+            found += _differences(old.get(key), new.get(key), at)
+        return found
+    return [] if old == new else [f"{path}: {old!r} in the run, {new!r} now"]
+
+
+def _changed_tasks(old: Tasks, new: Tasks) -> list[str]:
+    """One line for each task that was added, taken out or changed."""
+    before, after = ({**t.train, **t.held_out} for t in (old, new))
+    lines = []
+    for task_id in sorted(before.keys() | after.keys()):
+        if task_id not in after:
+            lines.append(f"task {task_id}: taken out")
+        elif task_id not in before:
+            lines.append(f"task {task_id}: added")
+        elif before[task_id] != after[task_id]:
+            lines.append(f"task {task_id}: changed")
+    return lines
