@@ -143,7 +143,10 @@ class LocalEngine(Strict):
     temperature: Annotated[float, Field(gt=0.0)] = 1.0
     """Sampling temperature of training rollouts."""
     learning_rate: Annotated[float, Field(gt=0.0)] = 2e-5
-    """AdamW learning rate."""
+    """AdamW learning rate, once warm."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """The learning rate rises linearly over the first so many steps. While it is low, the evolver can
+    repair the rubrics before the policy has moved far after them."""
     clip: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
     """PPO clipping range epsilon of the probability ratio."""
     epochs: Positive = 1

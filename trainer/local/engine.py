@@ -122,6 +122,9 @@ class Engine:
         """
         useful = [e for e in examples if e.advantage != 0.0]
         self._version += 1
+        warm = min(1.0, self._version / max(1, self.spec.warmup_steps))
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.spec.learning_rate * warm
         if not useful:
             return UpdateStats(0.0, 0.0, 0.0, 0)
         batches = self._batches(useful)
