@@ -149,6 +149,8 @@ class LocalEngine(Strict):
     repair the rubrics before the policy has moved far after them."""
     clip: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
     """PPO clipping range epsilon of the probability ratio."""
+    kl_coef: Annotated[float, Field(ge=0.0)] = 0.0
+    """Weight of KL(pi || the policy at the start) in the loss (k3 estimate, nats a token); 0: none."""
     epochs: Positive = 1
     """Optimizer steps on each batch (with 1, the ratio is 1 and nothing clips)."""
     max_grad_norm: Annotated[float, Field(gt=0.0)] = 1.0

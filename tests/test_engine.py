@@ -340,3 +340,15 @@ def test_saving_writes_no_progress_bar(
     engine.save(tmp_path)
     out, err = capfd.readouterr()
     assert (out, err) == ("", "")
+
+
+def test_the_learning_rate_warms_up(tiny_model: Path) -> None:
+    model, tokenizer = load(tiny_model)
+    spec = LocalEngine(kind="local", learning_rate=1e-3, warmup_steps=4)
+    warming = Engine(model, tokenizer, spec)
+    example = Example("Say something.", tuple(tokenizer.encode("the dog")), 1.0)
+    rates = []
+    for _ in range(6):
+        warming.train([example], normaliser=2.0)
+        rates.append(warming.optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([2.5e-4, 5e-4, 7.5e-4, 1e-3, 1e-3, 1e-3])

@@ -85,6 +85,7 @@ class StepStats:
     loss: float
     grad_norm: float  # before clipping
     clip_share: float  # of response tokens
+    kl: float | None  # nats a token, from the policy at the start; None: not measured
     plain_logprob_guided: float | None  # nats a token, guided rollouts under the plain prompt
 
 

@@ -159,7 +159,10 @@ def _engine(spec: RunSpec, past: _Past) -> Engine:
         model, tokenizer = load(resolve(spec.roles.policy.model))
         return Engine(model, tokenizer, spec.engine)
     model, tokenizer = load(past.checkpoint / "policy")
-    engine = Engine(model, tokenizer, spec.engine, version=past.steps_done)
+    reference = None
+    if spec.engine.kl_coef > 0:
+        reference, _ = load(resolve(spec.roles.policy.model))
+    engine = Engine(model, tokenizer, spec.engine, past.steps_done, reference)
     engine.load_optimizer(past.checkpoint)
     return engine
 

@@ -69,7 +69,7 @@ def train(
             update = engine.train(examples, _normaliser(examples, spec))
             lap("train")
             # Evidence into memory; the evolver looks; accepted updates make H_{t+1}.
-            stats = StepStats(update.loss, update.grad_norm, update.clip_share, plain_logprob)
+            stats = StepStats(**asdict(update), plain_logprob_guided=plain_logprob)
             metrics = controller.step_done(step, stats, display.say)
             lap("record")
             lap.seconds["record"] -= metrics["seconds"]["evolve"]  # which is told apart

@@ -16,7 +16,7 @@ from ...agents.policy import PromptTooLongError, Request, Sample
 from ...specs.sampling import stream
 from ...specs.schema import LocalEngine
 from .generate import response_logprobs, sample_tokens
-from .grpo import Batch, Example, check_tokens, clipped_loss, make_batch
+from .grpo import Batch, Example, check_tokens, clipped_loss, k3, make_batch
 
 #: Rollouts decoded together. More only costs memory: 64 fill two cores.
 DECODE_BATCH = 64
@@ -29,19 +29,36 @@ class UpdateStats:
     """What one training step did to the weights."""
 
     loss: float
-    grad_norm: float
-    clip_share: float
-    trained_rollouts: int
+    grad_norm: float  # before clipping
+    clip_share: float  # of response tokens
+    kl: float | None  # nats a token, from the reference; None: no reference is kept
+
+
+def _frozen_copy(model: Any) -> Any:
+    """A bf16 copy that takes no gradients. Buffers (rotary frequencies) stay exact."""
+    frozen = copy.deepcopy(model)
+    for parameter in frozen.parameters():
+        parameter.requires_grad_(False)
+        parameter.data = parameter.data.to(torch.bfloat16)
+    return frozen
 
 
 class Engine:
     """Holds the policy. `version` counts training steps; `sample` uses a bf16 copy of the weights.
 
     The fp32 weights take the updates (bf16 would round small ones away); embeddings are frozen, so a
-    tied output head stays the one that was served.
+    tied output head stays the one that was served. `reference` is the policy at the start of the run,
+    where `model` is not (a resumed run); it is kept only when the loss has a KL term.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, spec: LocalEngine, version: int = 0) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        spec: LocalEngine,
+        version: int = 0,
+        reference: Any = None,
+    ) -> None:
         torch.set_num_threads(spec.threads or torch.get_num_threads())
         torch.use_deterministic_algorithms(True)
         # Filling fresh memory is a debugging aid of that mode, and slow.
@@ -53,9 +70,10 @@ class Engine:
         self.model.eval()  # no dropout: the old and the new log-probabilities are the same function
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_("embed" not in name and "lm_head" not in name)
-        self._sampler = copy.deepcopy(self.model)
-        for parameter in self._sampler.parameters():  # buffers (rotary frequencies) stay exact
-            parameter.data = parameter.data.to(torch.bfloat16)
+        self._sampler = _frozen_copy(self.model)
+        self._reference = None
+        if spec.kl_coef > 0:
+            self._reference = _frozen_copy(self.model if reference is None else reference)
         trainable = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(trainable, lr=spec.learning_rate, weight_decay=0.0, fused=True)
         self._version = version
@@ -118,20 +136,21 @@ class Engine:
         """Take `epochs` optimizer steps on a batch and move on to the next version.
 
         `normaliser` divides the summed token losses; the caller counts it over the whole batch, so
-        leaving out rollouts with advantage 0 (which have no gradient) changes nothing.
+        leaving out rollouts with advantage 0 (without a KL term they have no gradient) changes nothing.
         """
-        useful = [e for e in examples if e.advantage != 0.0]
+        useful = [e for e in examples if e.advantage != 0.0 or self._reference is not None]
         self._version += 1
         warm = min(1.0, self._version / max(1, self.spec.warmup_steps))
         for group in self.optimizer.param_groups:
             group["lr"] = self.spec.learning_rate * warm
         if not useful:
-            return UpdateStats(0.0, 0.0, 0.0, 0)
+            return UpdateStats(0.0, 0.0, 0.0, None)
         batches = self._batches(useful)
+        references = [self._reference_logprobs(batch) for batch in batches]
         old: dict[int, torch.Tensor] = {}
         for _ in range(self.spec.epochs):
             self.optimizer.zero_grad(set_to_none=True)
-            total, clipped = 0.0, 0.0
+            total, clipped, kl = 0.0, 0.0, 0.0
             for n, batch in enumerate(batches):
                 with torch.autocast(self.device.type, torch.bfloat16):
                     logprobs_BT = self._logprobs(self.model, batch)
@@ -140,14 +159,24 @@ class Engine:
                 loss = clipped_loss(
                     logprobs_BT, old_BT, batch.advantages_B, batch.mask_BT, self.spec.clip, normaliser
                 )
-                loss.value.backward()  # type: ignore[no-untyped-call]
-                total += loss.value.item()
+                value, reference_BT = loss.value, references[n]
+                if reference_BT is not None:
+                    distance = (k3(logprobs_BT, reference_BT) * batch.mask_BT).sum()
+                    value = value + self.spec.kl_coef * distance / normaliser
+                    kl += distance.item()
+                value.backward()  # type: ignore[no-untyped-call]
+                total += value.item()
                 clipped += loss.clipped_tokens
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.spec.max_grad_norm)
             self.optimizer.step()
         self._sync_sampler()
         tokens = sum(len(e.response_ids) for e in useful)
-        return UpdateStats(total, norm.item(), clipped / tokens, len(useful))
+        mean_kl = None if self._reference is None else kl / tokens
+        return UpdateStats(total, norm.item(), clipped / tokens, mean_kl)
+
+    @torch.no_grad()
+    def _reference_logprobs(self, batch: Batch) -> torch.Tensor | None:
+        return None if self._reference is None else self._logprobs(self._reference, batch)
 
     def _batches(self, examples: Sequence[Example]) -> list[Batch]:
         """Batches of similar length, each through the token-equality check."""

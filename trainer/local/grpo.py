@@ -81,6 +81,16 @@ class Loss:
     clipped_tokens: int
 
 
+def k3(logprobs_BT: Tensor, reference_BT: Tensor) -> Tensor:
+    """Per-token estimate of KL(pi || reference) on tokens sampled from pi, never negative, shape (B, T).
+
+    exp(d) - d - 1 with d = log reference - log pi: the k3 estimator (Schulman, "Approximating KL
+    divergence"), as in DeepSeekMath (arXiv 2402.03300), eq. 4.
+    """
+    difference_BT = reference_BT - logprobs_BT
+    return torch.exp(difference_BT) - difference_BT - 1
+
+
 def clipped_loss(
     logprobs_BT: Tensor,
     old_logprobs_BT: Tensor,
