@@ -30,7 +30,7 @@ from harnessrl.trainer.controller import (
     Submission,
 )
 
-STATS = StepStats(loss=0.5, grad_norm=1.0, clip_share=0.0, plain_logprob_guided=None)
+STATS = StepStats(loss=0.5, grad_norm=1.0, clip_share=0.0, kl=None, plain_logprob_guided=None)
 CHECKLIST = ("name the fox", "be brief")
 
 

@@ -136,7 +136,7 @@ def test_weights_move_and_embeddings_do_not(engine: Engine) -> None:
     moved = {name for name, p in engine.model.named_parameters() if not torch.equal(p, before[name])}
     assert "model.embed_tokens.weight" in before
     assert moved == {name for name in before if "embed" not in name and "lm_head" not in name}
-    assert stats.trained_rollouts == 8
+    assert stats.kl is None
     assert stats.grad_norm > 0
     assert stats.clip_share == 0.0  # one optimizer step: the ratio is 1
     assert torch.equal(engine.model.lm_head.weight, engine.model.model.embed_tokens.weight)
@@ -148,7 +148,7 @@ def test_without_an_advantage_nothing_moves(engine: Engine) -> None:
     samples = engine.sample(requests(8), seed=1)
     stats = engine.train(examples(samples, [0.0] * 8), 80.0)
     assert all(torch.equal(p, before[name]) for name, p in engine.model.named_parameters())
-    assert (stats.loss, stats.grad_norm, stats.clip_share, stats.trained_rollouts) == (0, 0, 0, 0)
+    assert (stats.loss, stats.grad_norm, stats.clip_share, stats.kl) == (0, 0, 0, None)
     assert str(engine.optimizer.state_dict()) == str(state)
 
 
@@ -196,7 +196,6 @@ def test_accumulating_over_batches_equals_one_batch(
     many = split.train(marked, 80.0)
     assert many.loss == pytest.approx(one.loss, abs=2e-3)
     assert many.grad_norm == pytest.approx(one.grad_norm, rel=0.05)  # bf16 passes
-    assert many.trained_rollouts == one.trained_rollouts == 8
 
 
 def test_the_gradient_is_clipped(tiny_model: Path) -> None:
@@ -352,3 +351,40 @@ def test_the_learning_rate_warms_up(tiny_model: Path) -> None:
         warming.train([example], normaliser=2.0)
         rates.append(warming.optimizer.param_groups[0]["lr"])
     assert rates == pytest.approx([2.5e-4, 5e-4, 7.5e-4, 1e-3, 1e-3, 1e-3])
+
+
+def test_kl_holds_the_policy_near_its_start(tiny_model: Path) -> None:
+    """Rewarding one text moves a policy away; a strong KL term keeps most of it where it was."""
+
+    def distance(kl_coef: float) -> tuple[list[float | None], float]:
+        model, tokenizer = load(tiny_model)
+        spec = LocalEngine(kind="local", learning_rate=1e-3, kl_coef=kl_coef)
+        moving = Engine(model, tokenizer, spec)
+        ids = tuple(tokenizer.encode("the quick brown fox"))
+        kls = [
+            moving.train([Example("Say something.", ids, 1.0)], normaliser=float(len(ids))).kl
+            for _ in range(8)
+        ]
+        after = moving.mean_logprob([Example("Say something.", ids, 1.0)])
+        assert after is not None
+        return kls, after
+
+    free, free_logprob = distance(0.0)
+    held, held_logprob = distance(20.0)
+    assert free == [None] * 8
+    assert held[0] == pytest.approx(0.0, abs=0.01)  # nothing has moved yet
+    assert all(k is not None and k >= 0 for k in held)
+    assert held_logprob < free_logprob - 0.5
+
+
+def test_without_advantages_only_the_kl_term_is_left(tiny_model: Path) -> None:
+    model, tokenizer = load(tiny_model)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(1.5)
+    spec = LocalEngine(kind="local", learning_rate=3e-4, kl_coef=1.0)
+    pulled = Engine(other, tokenizer, spec, reference=model)
+    ids = tuple(tokenizer.encode("the quick brown fox"))
+    kls = [pulled.train([Example("Go on.", ids, 0.0)], normaliser=float(len(ids))).kl for _ in range(20)]
+    assert kls[0] is not None and kls[-1] is not None and kls[-1] < kls[0]

@@ -12,6 +12,7 @@ from harnessrl.trainer.local.grpo import (
     TokenMismatchError,
     check_tokens,
     clipped_loss,
+    k3,
     make_batch,
 )
 
@@ -142,3 +143,13 @@ def test_a_longer_or_shorter_mask_is_noticed() -> None:
         batch.mask_BT[b, t] = value
         with pytest.raises(TokenMismatchError, match=f"rollout {b}"):
             check_tokens(batch, EXAMPLES, tokenize)
+
+
+def test_k3_is_a_distance_that_estimates_kl() -> None:
+    torch.manual_seed(0)
+    logits, reference = torch.randn(2, 20), torch.randn(2, 20)
+    pi, ref = torch.log_softmax(logits, -1), torch.log_softmax(reference, -1)
+    assert torch.equal(k3(pi, pi), torch.zeros(2, 20))
+    assert (k3(pi, ref) >= 0).all()
+    expected = (pi.exp() * k3(pi, ref)).sum(-1)  # over every token, with its probability
+    assert torch.allclose(expected, (pi.exp() * (pi - ref)).sum(-1), atol=1e-5)
