@@ -11,7 +11,7 @@ from typing import Protocol
 class Request:
     """One rollout to sample: the user message, and the key that names its random stream.
 
-    `key` is (purpose, step, ...); two requests with one key and one policy version give one text.
+    `key` is (purpose, step, ...); one key and one policy version draw the same random numbers.
     """
 
     prompt: str
@@ -27,8 +27,8 @@ class Sample:
     finished: bool
 
 
-class PromptTooLongError(Exception):
-    """A prompt (with its guidance) is longer than the policy takes. It is never cut."""
+class PromptError(Exception):
+    """A prompt (with its guidance) is longer than the policy takes, or holds control tokens."""
 
 
 class Policy(Protocol):
@@ -41,5 +41,5 @@ class Policy(Protocol):
     def sample(self, requests: Sequence[Request], seed: int) -> list[Sample]:
         """Sample one response a request, in order. The draws depend on `seed` and the keys only.
 
-        Raises `PromptTooLongError`.
+        Raises `PromptError`.
         """

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from .records import RECORD, AnyRecord, Resumed
+from ..specs.harness import HarnessState, apply
+from ..specs.tasks import TrainTask
+from .records import RECORD, Accepted, AnyRecord, Resumed
 
 
 class LogError(Exception):
@@ -46,6 +48,18 @@ def read_log(path: Path) -> list[AnyRecord]:
             records = [r for r in records if r.step < record.step]
         records.append(record)
     return records
+
+
+def fold_harness(tasks: Mapping[str, TrainTask], records: Iterable[AnyRecord]) -> HarnessState:
+    """The harness state that the accepted updates of a log add up to.
+
+    Raises `UpdateError` when they do not fit the tasks.
+    """
+    harness = HarnessState(tasks)
+    for record in records:
+        if isinstance(record, Accepted):
+            harness = apply(harness, record.updates)
+    return harness
 
 
 class EventLog:

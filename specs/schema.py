@@ -186,6 +186,19 @@ class RunSpec(Strict):
     engine: LocalEngine
     logging: Logging = Logging()
 
+    @model_validator(mode="after")
+    def _groups_fit(self) -> RunSpec:
+        size = self.engine.group_size
+        if self.evolver.rollouts < size:
+            raise ValueError(
+                f"evolver.rollouts {self.evolver.rollouts} is below engine.group_size {size}"
+            )
+        if self.interfaces.g.evolve and int(self.interfaces.g.share * size) < 1:
+            raise ValueError(
+                f"interfaces.g.share {self.interfaces.g.share} of a group of {size} guides no rollout"
+            )
+        return self
+
     @property
     def evolves(self) -> bool:
         """Does any interface evolve? (`--recipe grpo` turns all three off.)"""

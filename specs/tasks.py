@@ -14,35 +14,36 @@ from typing import Annotated, Any, Literal, TypeVar
 import regex
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-#: The 25 instruction ids of IFEval (arXiv 2311.07911). Kept here as plain text so that a spec can be
-#: validated without importing the checker library.
-IFEVAL_IDS: tuple[str, ...] = (
-    "change_case:capital_word_frequency",
-    "change_case:english_capital",
-    "change_case:english_lowercase",
-    "combination:repeat_prompt",
-    "combination:two_responses",
-    "detectable_content:number_placeholders",
-    "detectable_content:postscript",
-    "detectable_format:constrained_response",
-    "detectable_format:json_format",
-    "detectable_format:multiple_sections",
-    "detectable_format:number_bullet_lists",
-    "detectable_format:number_highlighted_sections",
-    "detectable_format:title",
-    "keywords:existence",
-    "keywords:forbidden_words",
-    "keywords:frequency",
-    "keywords:letter_frequency",
-    "language:response_language",
-    "length_constraints:nth_paragraph_first_word",
-    "length_constraints:number_paragraphs",
-    "length_constraints:number_sentences",
-    "length_constraints:number_words",
-    "punctuation:no_comma",
-    "startend:end_checker",
-    "startend:quotation",
-)
+#: The 25 instructions of IFEval (arXiv 2311.07911) with the arguments each one takes. Kept here as
+#: plain text so that a spec can be validated without importing the checker library.
+IFEVAL_ARGS: dict[str, tuple[str, ...]] = {
+    "change_case:capital_word_frequency": ("capital_frequency", "capital_relation"),
+    "change_case:english_capital": (),
+    "change_case:english_lowercase": (),
+    "combination:repeat_prompt": ("prompt_to_repeat",),
+    "combination:two_responses": (),
+    "detectable_content:number_placeholders": ("num_placeholders",),
+    "detectable_content:postscript": ("postscript_marker",),
+    "detectable_format:constrained_response": (),
+    "detectable_format:json_format": (),
+    "detectable_format:multiple_sections": ("section_spliter", "num_sections"),
+    "detectable_format:number_bullet_lists": ("num_bullets",),
+    "detectable_format:number_highlighted_sections": ("num_highlights",),
+    "detectable_format:title": (),
+    "keywords:existence": ("keywords",),
+    "keywords:forbidden_words": ("forbidden_words",),
+    "keywords:frequency": ("keyword", "frequency", "relation"),
+    "keywords:letter_frequency": ("letter", "let_frequency", "let_relation"),
+    "language:response_language": ("language",),
+    "length_constraints:nth_paragraph_first_word": ("num_paragraphs", "nth_paragraph", "first_word"),
+    "length_constraints:number_paragraphs": ("num_paragraphs",),
+    "length_constraints:number_sentences": ("num_sentences", "relation"),
+    "length_constraints:number_words": ("num_words", "relation"),
+    "punctuation:no_comma": (),
+    "startend:end_checker": ("end_phrase",),
+    "startend:quotation": (),
+}
+IFEVAL_IDS = tuple(IFEVAL_ARGS)
 
 
 class Strict(BaseModel):
@@ -73,6 +74,20 @@ class IfevalCheck(Strict):
         if value not in IFEVAL_IDS:
             raise ValueError(f"unknown IFEval instruction; allowed: {', '.join(IFEVAL_IDS)}")
         return value
+
+    @model_validator(mode="after")
+    def _has_its_arguments(self) -> IfevalCheck:
+        wanted = set(IFEVAL_ARGS[self.id])
+        optional = {"prompt_to_repeat"}  # without it, the task's own prompt
+        given = {name for name, value in self.args.items() if value is not None}
+        unknown = sorted(given - wanted)
+        missing = sorted(wanted - given - optional)
+        if unknown or missing:
+            told = [f"no argument {', '.join(unknown)}"] if unknown else []
+            told += [f"needs {', '.join(missing)}"] if missing else []
+            takes = ", ".join(IFEVAL_ARGS[self.id]) or "none"
+            raise ValueError(f"{self.id}: {'; '.join(told)} (arguments: {takes})")
+        return self
 
 
 class RegexCheck(Strict):

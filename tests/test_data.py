@@ -11,7 +11,7 @@ import tiny
 from harnessrl.agents.scoring.checks import run_check
 from harnessrl.agents.scoring.oracle import measure_quality
 from harnessrl.specs.loader import SpecError, dump_yaml, load_run_spec
-from harnessrl.specs.tasks import HeldOutTask, TrainTask
+from harnessrl.specs.tasks import HeldOutTask, MentionsCheck, TrainTask
 from harnessrl.trainer.data.load import Tasks, load_resolved, load_tasks
 from harnessrl.trainer.data.rows import (
     derive_pool,
@@ -245,7 +245,7 @@ def test_subject_words_say_what_a_prompt_is_about() -> None:
     assert {"miniature", "trains"} <= set(subject_words(prompt))
     assert not {"write", "about", "with", "sentences"} & set(subject_words(prompt))
     assert subject_words(prompt).count("miniature") == 1
-    assert len(subject_words("rivers mountains glaciers volcanoes deserts forests")) == 4
+    assert len(subject_words("rivers mountains glaciers volcanoes deserts forests lakes")) == 6
     assert subject_words("Answer in 3 sentences.") == []
 
 
@@ -259,9 +259,15 @@ def test_quality_is_derived_from_the_subject() -> None:
 
 
 def test_the_pool_is_derived_too() -> None:
-    pool = derive_pool("Describe the river Nile without commas.")
+    prompt = "Describe rivers, mountains, glaciers and volcanoes without commas."
+    pool = derive_pool(prompt)
     assert len(pool.criteria) == 7
     assert len({c.id for c in pool.criteria}) == 7
+    quality = derive_quality(prompt)
+    assert quality is not None
+    stems = {stem for (stem,) in quality.topic}
+    (mentions, *_) = [c.check.terms for c in pool.criteria if isinstance(c.check, MentionsCheck)]
+    assert not stems & {term[:6] for term in mentions}  # the oracle looks for other words
     assert len({c.points for c in pool.criteria}) == 1  # points give nothing away
     assert all(c.check is not None for c in pool.criteria)
     bare = derive_pool("Answer in 3 sentences.")

@@ -13,7 +13,7 @@ from harnessrl.agents.policy import Request, Sample
 from harnessrl.specs.schema import LocalEngine
 from harnessrl.trainer.local import engine as engine_module
 from harnessrl.trainer.local import grpo
-from harnessrl.trainer.local.engine import Engine, PromptTooLongError
+from harnessrl.trainer.local.engine import Engine, PromptError
 from harnessrl.trainer.local.grpo import Example, TokenMismatchError
 from harnessrl.trainer.local.model import load
 
@@ -103,19 +103,19 @@ def test_the_chat_template_is_used(engine: Engine) -> None:
 
 def test_a_prompt_is_never_cut(engine: Engine) -> None:
     long = "fox " * 100
-    with pytest.raises(PromptTooLongError, match="max_prompt_tokens is 64: 'fox fox"):
-        engine.check_length(long)
-    with pytest.raises(PromptTooLongError):
+    with pytest.raises(PromptError, match="max_prompt_tokens is 64: 'fox fox"):
+        engine.check_prompt(long)
+    with pytest.raises(PromptError):
         engine.sample([Request(PROMPTS[0], ("a",)), Request(long, ("b",))], seed=0)
-    engine.check_length(PROMPTS[0])
+    engine.check_prompt(PROMPTS[0])
 
 
 def test_the_limit_itself_is_allowed(tiny_model: Path) -> None:
     engine = make(tiny_model)
     n = len(engine.tokenize(PROMPTS[0]))
-    make(tiny_model, max_prompt_tokens=n).check_length(PROMPTS[0])
-    with pytest.raises(PromptTooLongError, match=f"has {n} tokens"):
-        make(tiny_model, max_prompt_tokens=n - 1).check_length(PROMPTS[0])
+    make(tiny_model, max_prompt_tokens=n).check_prompt(PROMPTS[0])
+    with pytest.raises(PromptError, match=f"has {n} tokens"):
+        make(tiny_model, max_prompt_tokens=n - 1).check_prompt(PROMPTS[0])
 
 
 # --- training -------------------------------------------------------------------------------------

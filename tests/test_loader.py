@@ -282,10 +282,18 @@ def test_a_wrong_value_behind_aliases_is_reported_once_where_it_is_written() -> 
 
 
 def test_not_finite_numbers_are_rejected_where_any_value_is_allowed() -> None:
-    check = "{kind: ifeval, id: 'punctuation:no_comma', args: {n: [-.inf]}}"
-    assert task_problems(with_check(check)) == [
-        "t.yaml:2:124: train[0].rubric[0].check.args.n[0]: -.inf is not allowed: must be a finite number"
-    ]
+    check = "{kind: ifeval, id: 'keywords:existence', args: {keywords: [-.inf]}}"
+    (problem,) = task_problems(with_check(check))
+    assert problem.startswith("t.yaml:2:")
+    assert problem.endswith(
+        "train[0].rubric[0].check.args.keywords[0]: -.inf is not allowed: must be a finite number"
+    )
+
+
+def test_arguments_an_instruction_does_not_take_are_named() -> None:
+    check = "{kind: ifeval, id: 'length_constraints:number_words', args: {number: 3}}"
+    (problem,) = task_problems(with_check(check))
+    assert "no argument number; needs num_words, relation" in problem
 
 
 @pytest.mark.usefixtures("_both_parsers")
@@ -485,7 +493,7 @@ def test_problems_of_overrides() -> None:
         "command line: engine.steps: must be greater than or equal to 1, not 0",
         "command line: engine.stepz: unknown key stepz (did you mean steps?); allowed here: kind, "
         "steps, tasks_per_step, group_size, max_new_tokens, max_prompt_tokens, temperature, "
-        "learning_rate, clip, epochs, max_grad_norm, threads",
+        "learning_rate, warmup_steps, clip, kl_coef, epochs, max_grad_norm, threads",
         "command line: logging.probe_samples: must be a whole number, not true",
         "command line: tasks.files[0]: x.jsonl does not exist",
     ]

@@ -392,8 +392,8 @@ def test_numbers_on_the_page_are_those_of_the_records(page: Page) -> None:
     assert "critic 640" in page.text and "train 896" in page.text and "20,111" in page.text
     assert "signal rate 0.315 → 0.537" in page.text
     assert "gain +0.222 [0.085, 0.351], margin 0.050 (proposer expected +0.200)" in page.text
-    assert "p(no gain) 0.012 < alpha 0.050" in page.text
-    assert "p(no gain) 0.410 ≥ alpha 0.050" in page.text
+    assert "p(no gain) 0.012 ≤ alpha 0.050" in page.text
+    assert "p(no gain) 0.410 > alpha 0.050" in page.text
     assert "guard quality agreement (before → after): 0.611 → 0.702" in page.text
     assert "guard quality agreement (plain → guided): 0.611 → 0.702" in page.text
     assert "on 64 fresh rollouts" in page.text

@@ -92,6 +92,7 @@ def validate(
     loaded, tasks = _load(spec, recipe, {})
     typer.echo(f"{spec}: {len(tasks.train)} training tasks, {len(tasks.held_out)} held out")
     _tell_refusals(tasks)
+    _tell_thin_evidence(loaded, tasks)
     if loaded.spec.oracle.kind == "none":
         typer.echo("no oracle: collapse will be visible, spurious reward will not")
     blind = [task.id for task in tasks.train.values() if task.quality is None]
@@ -156,6 +157,7 @@ def train(
     loaded, read = _load(spec, recipe, options)
     _check_policy(loaded)
     _tell_refusals(read)
+    _tell_thin_evidence(loaded, read)
 
     from .provenance import provenance
     from .runfolder import RunFolder, new_run_folder
@@ -267,6 +269,19 @@ def _tell_refusals(tasks: Tasks) -> None:
         typer.echo(f"left out: {line}")
 
 
+def _tell_thin_evidence(loaded: LoadedSpec, tasks: Tasks) -> None:
+    """A harness cannot evolve on tasks that are hardly ever sampled: say so before the run."""
+    evolver, n = loaded.spec.evolver, len(tasks.train)
+    visits = evolver.max_staleness * loaded.spec.engine.tasks_per_step / n
+    if loaded.spec.evolves and visits < evolver.min_groups:
+        needed = -(-evolver.min_groups * n // loaded.spec.engine.tasks_per_step)
+        typer.echo(
+            f"with {n} tasks, a task has {visits:.1f} groups in evolver.max_staleness "
+            f"{evolver.max_staleness} steps, and {evolver.min_groups} are needed to conclude "
+            f"anything: set it to {needed} or more, or the harness will hardly change"
+        )
+
+
 def _resume(
     root: Path,
     spec: Path | None,
@@ -277,9 +292,10 @@ def _resume(
 ) -> None:
     """Go on with a run as it was started; a spec that says otherwise needs `--accept-changes`."""
     from ..memory.events import LogError
+    from ..specs.harness import UpdateError
     from ..specs.loader import SpecError
     from . import stored
-    from .runfolder import RunFolder
+    from .runfolder import RunBusyError, RunFolder
 
     _check_run(root)
     run = RunFolder(root)
@@ -287,7 +303,7 @@ def _resume(
         start = stored.read_stored(run)
     except (SpecError, LogError, stored.StoredError) as error:
         _fail(str(error), BAD_INPUT)
-    run_spec, tasks, changed = start.spec, start.tasks, []
+    run_spec, tasks, run_recipe, changed = start.spec, start.tasks, start.recipe, []
     if spec is not None:
         given, given_tasks = _load(spec, recipe, options)
         if changed := stored.differences(start, given.spec, given_tasks):
@@ -299,19 +315,22 @@ def _resume(
                     BAD_INPUT,
                 )
             typer.echo(f"going on with changes:\n  {told}")
-            run_spec, tasks = given.spec, given_tasks
-            stored.accept_changes(run, run_spec, tasks, changed)
+            run_spec, tasks, run_recipe = given.spec, given_tasks, given.recipe
+            try:
+                stored.accept_changes(run, run_spec, run_recipe, tasks, changed)
+            except (RunBusyError, UpdateError, stored.StoredError) as error:
+                _fail(str(error), BAD_INPUT)
     elif options or recipe:
         _fail("--resume goes on with the run as it was started; give a SPEC to change it", BAD_INPUT)
     if start.finished and not changed:
         typer.echo(f"{root} is finished already; its report: {run.report}")
         return
     with_probe = start.with_probe if probe is None else probe
-    _run(run_spec, start.recipe, tasks, run, resume=True, with_probe=with_probe)
+    _run(run_spec, run_recipe, tasks, run, resume=True, with_probe=with_probe)
 
 
 def _run(spec: Any, recipe: str, tasks: Tasks, run: RunFolder, resume: bool, with_probe: bool) -> None:
-    from ..agents.policy import PromptTooLongError
+    from ..agents.policy import PromptError
     from ..specs.harness import UpdateError
     from .local.model import PolicyNotFoundError
     from .runfolder import RunBusyError
@@ -319,7 +338,7 @@ def _run(spec: Any, recipe: str, tasks: Tasks, run: RunFolder, resume: bool, wit
 
     try:
         result = train_run(spec, recipe, tasks, run, resume, with_probe)
-    except (PolicyNotFoundError, PromptTooLongError, RunBusyError, UpdateError) as error:
+    except (PolicyNotFoundError, PromptError, RunBusyError, UpdateError) as error:
         _fail(str(error), BAD_INPUT)
     except KeyboardInterrupt:
         _fail(f"stopped in the middle of a step; go on with: harnessrl train --resume {run.root}")

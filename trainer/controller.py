@@ -112,18 +112,21 @@ class Controller:
         self.evolver = evolver
         self.on_new_version = on_new_version
         self._groups: dict[tuple[int, int], _Group] = {}
+        self._last_done = -1
 
     # --- the engine's four calls -------------------------------------------------------------
 
     def claim(self, step: int, slots: Sequence[int]) -> list[Claim]:
         """What to roll out in these slots of a step. Claiming again gives the same answer.
 
-        Raises `ClaimError` for a slot outside 0 .. tasks_per_step - 1.
+        Raises `ClaimError` for a step that is done or a slot outside 0 .. tasks_per_step - 1.
         """
         p = self.spec.interfaces.p
         chances = probabilities(self.harness, p.domain_shares, p.paused_weight)
         drawn = draw_tasks(chances, self.spec.engine.tasks_per_step, self.spec.seed, step)
         claims = []
+        if step <= self._last_done:
+            raise ClaimError(f"step {step} is done already")
         for slot in slots:
             if not 0 <= slot < len(drawn):
                 raise ClaimError(f"slot {slot}: a step has the slots 0 to {len(drawn) - 1}")
@@ -139,6 +142,8 @@ class Controller:
         Raises `ClaimError` for a slot or sample that was not claimed.
         """
         for s in samples:
+            if 0 <= s.step <= self._last_done:
+                continue  # a late duplicate: the step is over
             group = self._groups.get((s.step, s.slot))
             if group is None or not 0 <= s.sample < len(group.claim.requests):
                 raise ClaimError(f"step {s.step}, slot {s.slot}, sample {s.sample}: not claimed")
@@ -166,6 +171,8 @@ class Controller:
         """
         self.advantages(step)  # complains about missing rollouts
         groups = self._step_groups(step)
+        if len(groups) < self.spec.engine.tasks_per_step:
+            raise ClaimError(f"step {step}: only {len(groups)} slots were claimed")
         rollouts = [rollout for group in groups for rollout in self._rollouts(group)]
         records = [self._record(group) for group in groups]
         self.memory.rollouts.write(step, rollouts)
@@ -173,6 +180,7 @@ class Controller:
         self._remember(records)
         for key in [key for key in self._groups if key[0] == step]:
             del self._groups[key]
+        self._last_done = step
         evolve_started = time.monotonic()
         done = step + 1
         # After the last step there is nothing left that a change could act on.
@@ -180,9 +188,8 @@ class Controller:
             self._evolve(step, say)
         evolve_seconds = time.monotonic() - evolve_started
         metrics |= asdict(self.usage)
-        summary = StepSummary(
-            id=f"s-{step:06d}", step=step, harness_version=self.harness.version, metrics=metrics
-        )
+        version = metrics["harness_version"]  # the one the step was taken under
+        summary = StepSummary(id=f"s-{step:06d}", step=step, harness_version=version, metrics=metrics)
         self._remember([summary])
         return {**metrics, "seconds": {"evolve": evolve_seconds}}
 
@@ -224,8 +231,13 @@ class Controller:
             np.array(claim.guided),
             self.spec.reward.advantage,
             self.spec.reward.baseline,
-            self.spec.interfaces.g.mismatch,
+            # Under the guided prompt there is no mismatch to guard against.
+            self.spec.interfaces.g.mismatch if self._on_plain else "ignore",
         )
+
+    @property
+    def _on_plain(self) -> bool:
+        return self.spec.interfaces.g.train_on == "plain"
 
     def _step_groups(self, step: int) -> list[_Group]:
         found = sorted((slot, g) for (s, slot), g in self._groups.items() if s == step)

@@ -42,6 +42,8 @@ def step_metrics(
         "signal_high": interval[1],
         "zero_std_share": float(np.mean([g.collapse.startswith("collapsed") for g in groups])),
         "unscored_share": float(np.mean([v is None for v in verdicts])),
+        "unrewarded_share": float(np.mean([r is None for g in groups for r in g.rewards])),
+        "criteria": _by_criterion(groups),
         "pairs": counts,
         "collapse": dict(Counter(g.collapse for g in groups)),
         "guided_share": float(np.mean([r.guided for r in rollouts])),
@@ -51,6 +53,21 @@ def step_metrics(
         "paused_tasks": sum(change.paused for change in changes),
         "words_mean": float(np.mean([len(r.response.split()) for r in rollouts])),
         "truncated_share": float(np.mean([not r.finished for r in rollouts])),
+    }
+
+
+def _by_criterion(groups: Sequence[Group]) -> dict[str, dict[str, float | None]]:
+    """Per criterion: share met of the scored verdicts, and share unscored of all."""
+    verdicts: dict[str, list[bool | None]] = {}
+    for group in groups:
+        for criterion, column in group.met.items():
+            verdicts.setdefault(criterion, []).extend(column)
+    return {
+        criterion: {
+            "met": _mean(column),
+            "unscored": float(np.mean([verdict is None for verdict in column])),
+        }
+        for criterion, column in verdicts.items()
     }
 
 

@@ -41,7 +41,7 @@ def probe_run(
                 step=-1 if when == "before" else spec.engine.steps,
                 harness_version=parts.controller.harness.version,
             )
-            parts.remember(found)
+            parts.record(found)
 
 
 def probe(

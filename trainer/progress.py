@@ -36,12 +36,11 @@ class Display:
         self.bar_task = self.bar.add_task("training", total=steps, left="")
         self.live = Live(console=self.console, refresh_per_second=4, transient=False)
 
-    def starting_at(self, steps_done: int) -> Display:
-        """The same display, for a run that takes step number `steps_done` next."""
+    def begin(self, steps_done: int) -> None:
+        """Training begins with step number `steps_done`: time left is reckoned from here."""
         self.first = steps_done
         self.started = time.monotonic()
         self.bar.update(self.bar_task, completed=steps_done)
-        return self
 
     def __enter__(self) -> Display:
         if self.console.is_terminal:

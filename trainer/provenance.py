@@ -41,8 +41,11 @@ def _version(package: str) -> str | None:
 
 def _commit() -> str | None:
     """The commit of the checkout this package runs from; None when it is installed from a wheel."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    root = Path(__file__).resolve().parent.parent
+    command = ["git", "-C", str(root), "rev-parse", "--show-toplevel", "HEAD"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")
+        # A virtual environment may lie inside some other project's repository.
+        return said[1] if Path(said[0]).resolve() == root else None
     except (OSError, subprocess.CalledProcessError):
         return None

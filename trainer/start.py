@@ -21,11 +21,11 @@ from ..agents.evolver.graph import build_graph
 from ..agents.evolver.proposers import Catalogue
 from ..agents.scoring.judge import Scorer
 from ..agents.usage import CountedPolicy, Usage
-from ..memory.events import EventLog, read_jsonl, read_log
+from ..memory.events import EventLog, complete_lines, fold_harness, read_jsonl, read_log
 from ..memory.index import MemoryIndex
-from ..memory.records import Accepted, AnyRecord, Resumed, RunStarted
+from ..memory.records import AnyRecord, Probe, Resumed, RunStarted
 from ..memory.rollouts import RolloutStore
-from ..specs.harness import HarnessState, apply
+from ..specs.harness import HarnessState
 from ..specs.loader import dump_yaml
 from ..specs.schema import RunSpec
 from .controller import Controller
@@ -50,10 +50,9 @@ class Parts:
     scalars: Scalars
     steps_done: int
 
-    def remember(self, record: AnyRecord) -> None:
-        """Log one record (the log first: the index can be rebuilt from it)."""
+    def record(self, record: AnyRecord) -> None:
+        """Log a record that is for reporting only: the evolver's memory never sees it."""
         self.log.append([record])
-        self.memory.add([record])
 
 
 @dataclass(frozen=True)
@@ -69,24 +68,34 @@ class _Past:
 
 
 @contextlib.contextmanager
-def assemble(spec: RunSpec, recipe: str, tasks: Tasks, run: RunFolder, resume: bool) -> Iterator[Parts]:
+def assemble(
+    spec: RunSpec,
+    recipe: str,
+    tasks: Tasks,
+    run: RunFolder,
+    resume: bool,
+    say: Callable[[str], None] = lambda _: None,
+) -> Iterator[Parts]:
     """Build every part of a run and hold its folder until the block ends.
 
-    Raises `RunBusyError`, `PolicyNotFoundError`, `PromptTooLongError`.
+    Raises `RunBusyError`, `PolicyNotFoundError`, `PromptError`.
     """
     with locked(run), contextlib.ExitStack() as stack:
         log = EventLog(run.events)
         past = _past(log, tasks, run) if resume else None
         if past is None or past.checkpoint is None:
             past = _beginning(log, recipe, spec, tasks, run)
+        say(f"getting {spec.roles.policy.model} ready (the first time it is fetched and converted)")
         engine = _engine(spec, past)
         for task in tasks.train.values():
-            engine.check_length(task.prompt)
+            engine.check_prompt(task.prompt)
         scorer = Scorer(spec.oracle, past.usage, spec.reward.max_dropped)
         index = MemoryIndex(run.chroma)
         stack.callback(index.close)
         index.rebuild(past.records)
-        memory = Memory(RolloutStore(run.rollouts), index, scorer, list(past.records))
+        # Probes look at held-out tasks: no business of the evolver's.
+        evidence: list[AnyRecord] = [record for record in past.records if not isinstance(record, Probe)]
+        memory = Memory(RolloutStore(run.rollouts), index, scorer, evidence)
         evolver = None
         if spec.evolves:
             evolver = Evolver(
@@ -134,14 +143,14 @@ def _past(log: EventLog, tasks: Tasks, run: RunFolder) -> _Past | None:
     """The state at the newest complete checkpoint; None if there is none (then all is void)."""
     found = latest_checkpoint(run)
     steps_done = -1 if found is None else found[0]
-    log.append([Resumed(id=f"r-{steps_done:06d}", step=steps_done, harness_version=0)])
+    records = [record for record in read_log(run.events) if record.step < steps_done]
+    harness = fold_harness(tasks.train, records)
+    n = len(complete_lines(run.events))  # tells one resume at a step from the next
+    resumed = Resumed(id=f"r-{steps_done:06d}-{n}", step=steps_done, harness_version=harness.version)
+    log.append([resumed])
     if found is None:
         return None
-    records = read_log(run.events)
-    harness = HarnessState(tasks.train)
-    for record in records:
-        if isinstance(record, Accepted):
-            harness = apply(harness, record.updates)
+    records.append(resumed)
     rows: list[dict[str, Any]] = read_jsonl(run.metrics)
     cursors = json.loads((found[1] / "controller.json").read_text())
     return _Past(

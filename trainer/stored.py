@@ -6,13 +6,13 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from ..memory.events import read_log
+from ..memory.events import fold_harness, read_log
 from ..memory.files import write_atomic
 from ..memory.records import RunFinished
 from ..specs.loader import dump_yaml, load_run_spec
 from ..specs.schema import RunSpec
 from .data.load import Tasks, load_resolved
-from .runfolder import RunFolder
+from .runfolder import RunFolder, latest_checkpoint, locked
 
 #: What a resume may say otherwise: where things lie, not what is run.
 PLACES = ("name:", "tasks.files:", "logging.folder:")
@@ -40,11 +40,20 @@ def write_start(run: RunFolder, spec: RunSpec, tasks: Tasks, provenance: dict[st
     write_atomic(run.spec, dump_yaml(spec.model_dump(mode="json", exclude_none=True)))
 
 
-def accept_changes(run: RunFolder, spec: RunSpec, tasks: Tasks, changes: list[str]) -> None:
-    """Go on under another spec: what changed goes on record in provenance.json. Raises `OSError`."""
-    about = json.loads(run.provenance.read_text())
-    about["changes"] = [*about.get("changes", []), *changes]
-    write_start(run, spec, tasks, about)
+def accept_changes(run: RunFolder, spec: RunSpec, recipe: str, tasks: Tasks, changes: list[str]) -> None:
+    """Go on under another spec: what changed goes on record in provenance.json.
+
+    Raises `RunBusyError`, `OSError`, `UpdateError` when the log's updates do not fit the new tasks, or
+    `StoredError` when the run is past the new spec's last step; nothing is written then.
+    """
+    with locked(run):
+        fold_harness(tasks.train, read_log(run.events))
+        found = latest_checkpoint(run)
+        if found is not None and found[0] > spec.engine.steps:
+            raise StoredError(f"{run.root}: {found[0]} steps are done, the spec has {spec.engine.steps}")
+        about = json.loads(run.provenance.read_text())
+        about |= {"recipe": recipe, "changes": [*about.get("changes", []), *changes]}
+        write_start(run, spec, tasks, about)
 
 
 def read_stored(run: RunFolder) -> Stored:

@@ -35,19 +35,18 @@ def train(
 ) -> Result:
     """Train to the end, or to the first Ctrl-C (which saves a checkpoint after the current step).
 
-    Raises `RunBusyError`, `PolicyNotFoundError`, `PromptTooLongError`, or `OSError` (disk full).
+    Raises `RunBusyError`, `PolicyNotFoundError`, `PromptError`, or `OSError` (disk full).
     """
-    display = Display(spec.engine.steps)
-    display.say(f"loading {spec.roles.policy.model}")
     with (
-        assemble(spec, recipe, tasks, run, resume) as parts,
+        Display(spec.engine.steps) as display,
+        assemble(spec, recipe, tasks, run, resume, display.say) as parts,
         interruptible() as interrupted,
-        display.starting_at(parts.steps_done),
     ):
         engine, controller, step = parts.engine, parts.controller, parts.steps_done
         policy = CountedPolicy(engine, parts.usage, "train")
         if with_probe and step == 0:
             probe_run("before", parts, tasks, spec, display)
+        display.begin(step)
         stopping = False
         while step < spec.engine.steps and not stopping:
             lap = _Laps()
@@ -86,13 +85,13 @@ def train(
                 metrics["seconds"]["save"] = lap.seconds["save"]
                 run.write_metrics(parts.metrics)
                 stopping = interrupted()
-        finished = step == spec.engine.steps
+        finished = step >= spec.engine.steps
         if finished and with_probe:
             probe_run("after", parts, tasks, spec, display)
         if finished:
             version = controller.harness.version
             totals = asdict(parts.usage)
-            parts.remember(RunFinished(id="end", step=step, harness_version=version, **totals))
+            parts.record(RunFinished(id="end", step=step, harness_version=version, **totals))
         display.say("writing the report")
         build_report(run.root)
     return Result(run, step, finished)

@@ -20,7 +20,7 @@ from ...specs.sampling import effective_tasks, probabilities, stream
 from ...specs.schema import RunSpec
 from ...specs.tasks import Criterion, TrainTask
 from ...specs.updates import Update
-from ..policy import Policy, PromptTooLongError, Request
+from ..policy import Policy, PromptError, Request
 from ..scoring.diagnosis import agreement, group_signals, pool
 from ..scoring.judge import Scorer
 from ..scoring.reward import Floats
@@ -182,7 +182,7 @@ class _Trial:
         requests = [Request(prompt, ("critic", *self.key, kind, i)) for i in range(len(texts), n)]
         try:
             samples = self.critic.policy.sample(requests, self.critic.spec.seed)
-        except PromptTooLongError as error:
+        except PromptError as error:
             raise UnmeasurableError(str(error)) from None
         texts += [sample.text for sample in samples]
         scorer = self.critic.scorer

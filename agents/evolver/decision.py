@@ -28,14 +28,13 @@ class Guard:
     before: float
     after: float
     strict: bool = False
-    tolerance: float = 0.0
 
     @property
     def holds(self) -> bool:
         """Whether the guard lets the candidate pass."""
         if self.strict:
             return self.after > self.before
-        return self.after >= self.before - self.tolerance
+        return self.after >= self.before
 
 
 @dataclass(frozen=True)

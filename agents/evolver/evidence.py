@@ -14,11 +14,12 @@ from ...specs.harness import HarnessState
 from ...specs.tasks import Criterion, TrainTask
 from ..scoring.diagnosis import as_floats, collapse, pair_classes
 from ..scoring.judge import Scorer
+from ..scoring.reward import Floats
 
 
 @dataclass
 class Memory:
-    """M_t: every record so far, the rollouts behind them, and semantic search over both."""
+    """M_t: every record so far, semantic search over them, and the rollouts behind them."""
 
     rollouts: RolloutStore
     index: MemoryIndex
@@ -75,6 +76,7 @@ class Memory:
         rewards_G = self.scorer.rewards(rubric, np.stack(columns, axis=1))
         return group.model_copy(
             update={
+                "met": {c.id: _verdicts(columns[k]) for k, c in enumerate(rubric)},
                 "rewards": [None if np.isnan(r) else float(r) for r in rewards_G],
                 "collapse": collapse(rewards_G),
                 "pairs": pair_classes(rewards_G, as_floats(group.quality)),
@@ -89,3 +91,7 @@ class Memory:
     def responses(self, group: Group) -> list[Rollout]:
         """The rollouts of a group, in sample order."""
         return self.rollouts.group(group.step, group.slot)
+
+
+def _verdicts(met_G: Floats) -> list[bool | None]:
+    return [None if np.isnan(v) else bool(v) for v in met_G]

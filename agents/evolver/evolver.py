@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...memory.records import AnyRecord, Decision, Diagnosis, Group, NoProposal
+from ...memory.records import AnyRecord, Decision, Diagnosis, NoProposal
 from ...specs.harness import HarnessState, apply
 from ...specs.sampling import probabilities
 from ...specs.schema import RunSpec
@@ -70,7 +70,7 @@ class Evolver:
         p = self.spec.interfaces.p
         chances = probabilities(harness, p.domain_shares, p.paused_weight)
         new = self.memory.groups(step, self.spec.evolver.every)
-        tasks = sorted({g.task_id for g in new if isinstance(g, Group)})
+        tasks = sorted({g.task_id for g in new})
         found = [diagnose_task(self.memory, harness, self.spec, step, t) for t in tasks]
         needy = [d for d in found if d.interfaces]
         needy.sort(key=lambda d: (-severity(d, chances[d.task_id]), d.task_id))

@@ -14,6 +14,7 @@ import functools
 import itertools
 import json
 import random
+import re
 import threading
 import unicodedata
 from dataclasses import dataclass
@@ -38,6 +39,10 @@ _TRIAL_TEXT = (
     "A short walk after dinner is a simple habit that helps the body rest. "
     "Most people who try it for a few weeks say that they sleep better."
 )
+
+#: The library searches for these words as patterns, without a timeout. Rows are untrusted text: what
+#: they name is meant, and searched for, as words.
+_PATTERN_IDS = ("keywords:existence", "keywords:forbidden_words", "keywords:frequency")
 
 _LANGUAGE_IDS = (
     "change_case:english_capital",
@@ -164,6 +169,8 @@ def _ifeval(check: IfevalCheck, prompt: str, response: str) -> Verdict:
     args = {name: value for name, value in check.args.items() if value is not None}
     if check.id == "combination:repeat_prompt":
         args.setdefault("prompt_to_repeat", prompt)
+    if check.id in _PATTERN_IDS:
+        args = {name: _escaped(value) for name, value in args.items()}
     instruction, cause = _instruction(check.id, json.dumps(args, sort_keys=True))
     if cause:
         return Verdict(None, cause)
@@ -175,6 +182,13 @@ def _ifeval(check: IfevalCheck, prompt: str, response: str) -> Verdict:
         if "nltk" not in str(error).lower():
             raise
         return Verdict(None, f"NLTK data is missing on this machine ({_nltk_name(error)})")
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_escaped(item) for item in value]
+    # A relation ("at least") stays what it is: it holds no character to escape but the space.
+    return re.escape(value).replace("\\ ", " ") if isinstance(value, str) else value
 
 
 @functools.lru_cache(maxsize=1024)

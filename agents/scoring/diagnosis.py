@@ -14,7 +14,7 @@ from typing import get_args
 import numpy as np
 
 from ...memory.records import Collapse, PairClass
-from .reward import Bools, Floats
+from .reward import Floats
 
 EPS = 1e-9
 CEILING = 1.0  # R_raw of a perfect response
@@ -166,8 +166,3 @@ def agreement(score_N: Floats, quality_N: Floats) -> float:
 def as_floats(values: Iterable[float | bool | None]) -> Floats:
     """A list with None for unscored as floats with NaN."""
     return np.array([np.nan if v is None else float(v) for v in values])
-
-
-def scored(values: Floats) -> Bools:
-    """Where `values` is known."""
-    return ~np.isnan(values)

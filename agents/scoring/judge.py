@@ -15,7 +15,7 @@ from .reward import Floats, group_rewards
 
 
 class Scorer:
-    """Scores responses; counts every verdict and every oracle call by purpose."""
+    """Scores responses; counts every verdict by purpose."""
 
     def __init__(self, oracle: Oracle, usage: Usage, max_dropped: float) -> None:
         self.oracle = oracle

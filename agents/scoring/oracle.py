@@ -19,7 +19,7 @@ from ...specs.tasks import Asks, Quality
 WEIGHTS = {"topic": 0.30, "asks": 0.40, "complete": 0.15, "sound": 0.15}
 
 #: What the other parts count for when the response covers none of the task's concepts. An off-topic
-#: response gets at most 0.15 * 0.7, an on-topic one at least 0.15: on topic always wins.
+#: response gets at most 0.15 * 0.7, an on-topic sound one at least 0.15: on topic always wins.
 OFF_TOPIC_SHARE = 0.15
 
 #: What is kept when the text is degenerate: words of the subject in a heap are no answer.

@@ -39,7 +39,7 @@ _TASK_WORDS = frozenset(
     who why will with within without word words would write your you
     """.split()
 )
-CONCEPTS = 4  # concepts the derived quality looks for
+SUBJECT_WORDS = 6  # every other one is for the oracle, the rest for the pool
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,8 @@ def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
         column, message = error.colno, f"not JSON: {error.msg}"
     except RecursionError:
         message = "nested too deeply"
+    except ValueError as error:  # a number too long to read
+        message = f"not JSON that can be read: {error}"
     raise SpecError([Problem(str(path), number, column, "", message)])
 
 
@@ -122,25 +124,26 @@ def _from_ifeval(row: dict[str, Any], path: Path, number: int) -> TrainTask | st
 
 
 def subject_words(prompt: str) -> list[str]:
-    """The longest words of a prompt that say what it is about, in its order; at most `CONCEPTS`."""
+    """The longest words of a prompt that say what it is about, in its order; at most `SUBJECT_WORDS`."""
     words = [w for w in regex.findall(r"\p{L}{4,}", prompt.lower()) if w not in _TASK_WORDS]
     distinct = list(dict.fromkeys(words))
-    longest = sorted(distinct, key=lambda w: (-len(w), distinct.index(w)))[:CONCEPTS]
+    longest = sorted(distinct, key=lambda w: (-len(w), distinct.index(w)))[:SUBJECT_WORDS]
     return sorted(longest, key=distinct.index)
 
 
 def derive_quality(prompt: str) -> Quality | None:
     """What the oracle can know without anybody describing a good answer: the prompt's subject.
 
-    Word stems (six letters) stand in for concepts. None when the prompt has no subject words.
+    Word stems (six letters) stand in for concepts. None when the prompt has no subject words. The
+    pool takes the other subject words, so that no criterion repeats what the oracle looks for.
     """
-    concepts = [(word[:6],) for word in subject_words(prompt)]
+    concepts = [(word[:6],) for word in subject_words(prompt)[::2]]
     return Quality(topic=tuple(concepts)) if concepts else None
 
 
 def derive_pool(prompt: str) -> Pool:
     """Candidate criteria and a checklist from the prompt's words alone; some help, some do not."""
-    words = tuple(subject_words(prompt))
+    words = tuple(subject_words(prompt)[1::2])
     criteria = [
         Criterion(text=text, points=2.0, check=check)
         for text, check in (

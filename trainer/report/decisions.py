@@ -118,7 +118,7 @@ def _measured(decision: Decision) -> list[str]:
 
 
 def _test(found: Measurement) -> str:
-    relation = "<" if found.p_no_gain < found.alpha else "≥"
+    relation = "≤" if found.p_no_gain <= found.alpha else ">"
     return f"p(no gain) {number(found.p_no_gain)} {relation} alpha {number(found.alpha)}"
 
 
