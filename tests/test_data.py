@@ -80,7 +80,7 @@ def test_ifeval_rows_are_trained_on_or_refused_with_a_reason(tmp_path: Path) -> 
     assert len(tasks.train) > 0.8 * n_rows
     assert not tasks.held_out
     for refusal in tasks.refused:
-        assert refusal.where.startswith(f"{path}:")
+        assert refusal.where.startswith(f"{path.resolve()}:")
         assert "cannot be scored on this machine" in refusal.reason
 
 
