@@ -19,7 +19,7 @@ from ..agents.evolver.critic import guided_count
 from ..agents.evolver.evidence import Memory
 from ..agents.evolver.evolver import Evolver
 from ..agents.policy import Request, Sample
-from ..agents.scoring.diagnosis import collapse, pair_classes
+from ..agents.scoring.diagnosis import as_known, as_verdicts, collapse, pair_classes
 from ..agents.scoring.judge import Scorer
 from ..agents.scoring.reward import Floats, group_advantages
 from ..agents.usage import Usage
@@ -256,10 +256,10 @@ class Controller:
             slot=claim.slot,
             task_id=claim.task_id,
             domain=self.harness.tasks[claim.task_id].domain,
-            rewards=_known(group.rewards_G),
-            quality=_known(group.quality_G),
+            rewards=as_known(group.rewards_G),
+            quality=as_known(group.quality_G),
             guided=list(claim.guided),
-            met={c.id: _verdicts(group.met_GK[:, k]) for k, c in enumerate(group.rubric)},
+            met={c.id: as_verdicts(group.met_GK[:, k]) for k, c in enumerate(group.rubric)},
             collapse=collapse(group.rewards_G),
             pairs=pair_classes(group.rewards_G, group.quality_G),
         )
@@ -309,11 +309,3 @@ class Controller:
     def _remember(self, records: Sequence[AnyRecord]) -> None:
         self.log.append(records)  # the log first: the index can be rebuilt from it
         self.memory.add(records)
-
-
-def _known(values_G: Floats) -> list[float | None]:
-    return [None if np.isnan(v) else float(v) for v in values_G]
-
-
-def _verdicts(met_G: Floats) -> list[bool | None]:
-    return [None if np.isnan(v) else bool(v) for v in met_G]

@@ -61,10 +61,7 @@ def train(
             lap("score")
             # GRPO update, by default under the plain prompt.
             examples = _examples(claims, responses, advantages_SG, spec)
-            guided = [g for claim in claims for g in claim.guided]
-            plain_logprob = engine.mean_logprob(
-                [e for e, is_guided in zip(examples, guided, strict=True) if is_guided]
-            )
+            plain_logprob = engine.mean_logprob(_guided_under_plain(claims, examples, spec))
             update = engine.train(examples, _normaliser(examples, spec))
             lap("train")
             # Evidence into memory; the evolver looks; accepted updates make H_{t+1}.
@@ -118,6 +115,16 @@ def _examples(
         Example(prompt, response.token_ids, float(advantage))
         for prompt, response, advantage in zip(prompts, responses, advantages_SG.flatten(), strict=True)
     ]
+
+
+def _guided_under_plain(
+    claims: Sequence[Claim], examples: Sequence[Example], spec: RunSpec
+) -> list[Example]:
+    """The guided rollouts, where they are trained under a prompt they were not sampled under."""
+    if spec.interfaces.g.train_on == "guided":
+        return []
+    guided = [is_guided for claim in claims for is_guided in claim.guided]
+    return [e for e, is_guided in zip(examples, guided, strict=True) if is_guided]
 
 
 def _normaliser(examples: Sequence[Example], spec: RunSpec) -> float:

@@ -12,9 +12,8 @@ from ...memory.records import Accepted, AnyRecord, Decision, Group
 from ...memory.rollouts import Rollout, RolloutStore
 from ...specs.harness import HarnessState
 from ...specs.tasks import Criterion, TrainTask
-from ..scoring.diagnosis import as_floats, collapse, pair_classes
+from ..scoring.diagnosis import as_floats, as_known, as_verdicts, collapse, pair_classes
 from ..scoring.judge import Scorer
-from ..scoring.reward import Floats
 
 
 @dataclass
@@ -76,8 +75,8 @@ class Memory:
         rewards_G = self.scorer.rewards(rubric, np.stack(columns, axis=1))
         return group.model_copy(
             update={
-                "met": {c.id: _verdicts(columns[k]) for k, c in enumerate(rubric)},
-                "rewards": [None if np.isnan(r) else float(r) for r in rewards_G],
+                "met": {c.id: as_verdicts(columns[k]) for k, c in enumerate(rubric)},
+                "rewards": as_known(rewards_G),
                 "collapse": collapse(rewards_G),
                 "pairs": pair_classes(rewards_G, as_floats(group.quality)),
             }
@@ -91,7 +90,3 @@ class Memory:
     def responses(self, group: Group) -> list[Rollout]:
         """The rollouts of a group, in sample order."""
         return self.rollouts.group(group.step, group.slot)
-
-
-def _verdicts(met_G: Floats) -> list[bool | None]:
-    return [None if np.isnan(v) else bool(v) for v in met_G]

@@ -166,3 +166,13 @@ def agreement(score_N: Floats, quality_N: Floats) -> float:
 def as_floats(values: Iterable[float | bool | None]) -> Floats:
     """A list with None for unscored as floats with NaN."""
     return np.array([np.nan if v is None else float(v) for v in values])
+
+
+def as_known(values: Floats) -> list[float | None]:
+    """Floats with NaN for unknown as a list with None: what a record holds."""
+    return [None if np.isnan(v) else float(v) for v in values]
+
+
+def as_verdicts(met: Floats) -> list[bool | None]:
+    """Verdicts 1, 0 and NaN (unscored) as True, False and None."""
+    return [None if np.isnan(v) else bool(v) for v in met]
