@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from .policy import Policy, Request, Sample
 
 Purpose = Literal["train", "critic", "probe"]
 PURPOSES: tuple[Purpose, ...] = ("train", "critic", "probe")
+
+
+@dataclass
+class RoleUsage:
+    """What a role's endpoint was asked, and what it took, for one purpose."""
+
+    calls: int = 0
+    failed: int = 0  # calls without an answer
+    attempts: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    seconds: float = 0.0  # summed over calls, which overlap
+    cost: float | None = None  # None: no prices are given
 
 
 @dataclass
@@ -19,6 +32,16 @@ class Usage:
     rollouts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PURPOSES, 0))
     tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PURPOSES, 0))
     judge_calls: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PURPOSES, 0))
+    roles: dict[str, dict[str, RoleUsage]] = field(default_factory=dict)  # role -> purpose
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Usage:
+        """What `asdict` made of one."""
+        roles = {
+            role: {purpose: RoleUsage(**used) for purpose, used in by_purpose.items()}
+            for role, by_purpose in data.get("roles", {}).items()
+        }
+        return cls(**{**data, "roles": roles})
 
     def add_samples(self, purpose: Purpose, samples: Sequence[Sample]) -> None:
         """Count sampled responses."""
@@ -38,6 +61,10 @@ class CountedPolicy:
     def version(self) -> int:
         """The inner policy's version."""
         return self.inner.version
+
+    def check_prompt(self, prompt: str) -> None:
+        """The inner policy's check."""
+        self.inner.check_prompt(prompt)
 
     def sample(self, requests: Sequence[Request], seed: int) -> list[Sample]:
         """Sample from the inner policy and count."""

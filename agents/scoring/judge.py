@@ -1,52 +1,203 @@
-"""Verdicts and quality for the responses of one task: criteria go to checks, quality to the oracle."""
+"""The LLM judge: decides criteria in words on responses, or says why it could not.
+
+A verdict is what the judge's own JSON says, read strictly: nothing is searched for in free text, and
+what the response under judgement contains can never be read as a verdict. Points are shown to nobody.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
+import regex
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ...specs.schema import Oracle
-from ...specs.tasks import Criterion, Task
-from ..usage import Purpose, Usage
-from .checks import run_check
-from .oracle import measure_quality
-from .reward import Floats, group_rewards
+from ...prompts import render
+from ...specs.schema import Judge as JudgeSpec
+from ..roles.client import Answer, NoAnswer, Question, Role
+from .checks import Verdict
+from .verdictcache import VerdictCache
 
-
-class Scorer:
-    """Scores responses; counts every verdict by purpose."""
-
-    def __init__(self, oracle: Oracle, usage: Usage, max_dropped: float) -> None:
-        self.oracle = oracle
-        self.usage = usage
-        self.max_dropped = max_dropped
-
-    def verdicts(
-        self, task: Task, rubric: Sequence[Criterion], responses: Sequence[str], purpose: Purpose
-    ) -> Floats:
-        """met_GK: 1 met, 0 not met, NaN unscored, for each response and criterion."""
-        self.usage.judge_calls[purpose] += len(responses) * len(rubric)
-        met_GK = np.full((len(responses), len(rubric)), np.nan)
-        for k, criterion in enumerate(rubric):
-            for i, response in enumerate(responses):
-                met_GK[i, k] = _verdict(criterion, task.prompt, response)
-        return met_GK
-
-    def rewards(self, rubric: Sequence[Criterion], met_GK: Floats) -> Floats:
-        """R_raw of each response (NaN: none) under a rubric."""
-        points_K = np.array([criterion.points for criterion in rubric])
-        return group_rewards(points_K, met_GK, self.max_dropped)[0]
-
-    def quality(self, task: Task, responses: Sequence[str]) -> Floats:
-        """q of each response, in [0, 1]; NaN without an oracle or without a `quality` to go by."""
-        if self.oracle.kind == "none" or task.quality is None:
-            return np.full(len(responses), np.nan)
-        return np.array([measure_quality(task.quality, task.prompt, r).total for r in responses])
+#: Inline reasoning that some models put before their answer.
+_THOUGHT = regex.compile(r"^\s*<think(?:ing)?>.*?</think(?:ing)?>", regex.DOTALL)
+#: How often an answer that is no verdict is asked for again.
+ASK_AGAIN = 1
 
 
-def _verdict(criterion: Criterion, prompt: str, response: str) -> float:
-    if criterion.check is None:
-        return np.nan  # needs a judge role; the loader refuses such tasks while there is none
-    met = run_check(criterion.check, prompt, response).met
-    return np.nan if met is None else float(met)
+class _Met(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+    met: bool
+    reason: str = ""
+
+
+class _NumberedMet(_Met):
+    number: int
+
+
+class _AllMet(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+    verdicts: list[_NumberedMet]
+
+
+_MET_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"reason": {"type": "string"}, "met": {"type": "boolean"}},
+    "required": ["reason", "met"],
+    "additionalProperties": False,
+}
+_ALL_MET_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "verdicts": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "number": {"type": "integer"},
+                    "reason": {"type": "string"},
+                    "met": {"type": "boolean"},
+                },
+                "required": ["number", "reason", "met"],
+                "additionalProperties": False,
+            },
+        }
+    },
+    "required": ["verdicts"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True)
+class Item:
+    """One response and the criteria (texts) to decide on it."""
+
+    prompt: str
+    response: str
+    criteria: tuple[str, ...]
+
+
+class Judge:
+    """Decides items through a role, with a cache of its verdicts."""
+
+    def __init__(self, role: Role, spec: JudgeSpec, cache: VerdictCache | None) -> None:
+        self.role = role
+        self.spec = spec
+        self.cache = cache
+        self._words = _words(spec)
+
+    def decide(self, items: Sequence[Item], purpose: str) -> list[list[Verdict]]:
+        """A verdict for each criterion of each item; unscored (with a cause) where there is none.
+
+        All questions of a call are asked at once, inside the role's limits.
+        """
+        verdicts: dict[bytes, Verdict] = {}
+        hashes = [[self._hash(item, text) for text in item.criteria] for item in items]
+        if self.cache is not None:  # an empty one is false
+            known = self.cache.get(list({key for row in hashes for key in row}))
+            verdicts = {key: Verdict(met) for key, met in known.items()}
+        open_items: list[tuple[Item, list[bytes]]] = []
+        asked: set[bytes] = set()
+        for item, row in zip(items, hashes, strict=True):
+            wanted = []
+            for n, key in enumerate(row):  # the same text may be there twice
+                if key not in verdicts and key not in asked:
+                    asked.add(key)
+                    wanted.append(n)
+            groups = [wanted] if self.spec.batch == "rubric" else [[n] for n in wanted]
+            open_items += [_part(item, row, group) for group in groups if group]
+        for _ in range(1 + ASK_AGAIN):
+            answers = self.role.ask([self._question(item) for item, _ in open_items], purpose)
+            left: list[tuple[Item, list[bytes]]] = []
+            for (item, keys), answer in zip(open_items, answers, strict=True):
+                found = _read(answer, len(keys), self.spec.batch)
+                verdicts |= dict(zip(keys, found, strict=True))
+                # Asking again helps against a garbled answer, not against a dead endpoint.
+                unclear = [n for n, verdict in enumerate(found) if verdict.met is None]
+                if isinstance(answer, Answer) and unclear:
+                    left.append(_part(item, keys, unclear))
+            open_items = left
+            if not open_items:
+                break
+        if self.cache is not None:
+            new = [(key, verdicts[key].met) for key in asked]
+            self.cache.put((key, met) for key, met in new if met is not None)
+        return [[verdicts[key] for key in row] for row in hashes]
+
+    def _question(self, item: Item) -> Question:
+        fence = _fence(item)
+        common = {"fence": fence, "prompt": item.prompt, "response": item.response}
+        if self.spec.batch == "rubric":
+            text = render("judge_rubric", self.spec.prompt, criteria=item.criteria, **common)
+            return Question([{"role": "user", "content": text}], _ALL_MET_SCHEMA, "verdicts")
+        text = render("judge", self.spec.prompt, criterion=item.criteria[0], **common)
+        return Question([{"role": "user", "content": text}], _MET_SCHEMA, "verdict")
+
+    def _hash(self, item: Item, criterion: str) -> bytes:
+        spec = self.spec
+        who = [spec.model, spec.temperature, spec.batch, spec.extra_body, self._words]
+        content = json.dumps([who, item.prompt, item.response, criterion])
+        return hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()
+
+
+def _part(item: Item, keys: Sequence[bytes], which: Sequence[int]) -> tuple[Item, list[bytes]]:
+    """The item with some of its criteria only, and their keys."""
+    criteria = tuple(item.criteria[n] for n in which)
+    return Item(item.prompt, item.response, criteria), [keys[n] for n in which]
+
+
+def _fence(item: Item) -> str:
+    """A mark that the quoted texts cannot hold, since it depends on them: nothing can end its quotation.
+
+    It depends on prompt and response only, so that the prefixes of all criteria are the same.
+    """
+    content = json.dumps([item.prompt, item.response]).encode()
+    return f"[{hashlib.sha256(content).hexdigest()[:16]}]"
+
+
+def _read(answer: Answer | NoAnswer, n: int, batch: str) -> list[Verdict]:
+    """The verdicts in an answer, or why there are none."""
+    if isinstance(answer, NoAnswer):
+        return [Verdict(None, answer.cause)] * n
+    # A thought may quote what the response says, and be cut off right there: then it has not ended.
+    whole = answer.finish != "length"
+    text = _unfenced((_THOUGHT.sub("", answer.text, count=1) if whole else answer.text).strip())
+    if not text:
+        cause = "ran out of tokens before it answered" if answer.finish == "length" else "said nothing"
+        return [Verdict(None, f"the judge {cause}")] * n
+    try:
+        if batch == "criterion":
+            return [Verdict(_Met.model_validate_json(text).met)]
+        numbered = _AllMet.model_validate_json(text).verdicts
+    except ValidationError:
+        cut = " (cut off)" if answer.finish == "length" else ""
+        return [Verdict(None, f"the judge's answer is no verdict{cut}: {text[:80]!r}")] * n
+    by_number: dict[int, set[bool]] = {}
+    for one in numbered:
+        by_number.setdefault(one.number, set()).add(one.met)
+    out = []
+    for number in range(1, n + 1):
+        said = by_number.get(number, set())
+        cause = "the judge left the criterion out" if not said else "the judge contradicts itself"
+        out.append(Verdict(next(iter(said))) if len(said) == 1 else Verdict(None, cause))
+    return out
+
+
+def _unfenced(text: str) -> str:
+    """What a Markdown fence around the whole text holds, or the text."""
+    opening, _, rest = text.partition("\n")
+    inside, _, closing = rest.rpartition("\n")
+    is_fenced = opening.strip() in ("```", "```json") and closing.strip() == "```"
+    return inside.strip() if is_fenced else text
+
+
+def _words(spec: JudgeSpec) -> str:
+    """Changes with the prompt, so that verdicts given under other words are not taken over."""
+    quoted = {"fence": "", "prompt": "", "response": ""}
+    if spec.batch == "rubric":
+        text = render("judge_rubric", spec.prompt, criteria=[""], **quoted)
+    else:
+        text = render("judge", spec.prompt, criterion="", **quoted)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

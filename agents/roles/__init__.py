@@ -1,0 +1,1 @@
+"""Roles behind OpenAI-compatible endpoints: judge, oracle, evolver."""
