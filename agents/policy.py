@@ -38,6 +38,9 @@ class Policy(Protocol):
     def version(self) -> int:
         """Number of training steps in the weights that `sample` uses."""
 
+    def check_prompt(self, prompt: str) -> None:
+        """Raises `PromptError` for a prompt that `sample` would refuse."""
+
     def sample(self, requests: Sequence[Request], seed: int) -> list[Sample]:
         """Sample one response a request, in order. The draws depend on `seed` and the keys only.
 

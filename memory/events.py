@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from ..specs.harness import HarnessState, apply
+from ..specs.guidance import in_order
+from ..specs.harness import HarnessState, TaskHarness, UpdateError, apply, roll_back
+from ..specs.harnessfile import begin_with
 from ..specs.tasks import TrainTask
-from .records import RECORD, Accepted, AnyRecord, Resumed
+from .records import RECORD, Accepted, AnyRecord, Resumed, RunStarted
 
 
 class LogError(Exception):
@@ -50,16 +53,35 @@ def read_log(path: Path) -> list[AnyRecord]:
     return records
 
 
-def fold_harness(tasks: Mapping[str, TrainTask], records: Iterable[AnyRecord]) -> HarnessState:
-    """The harness state that the accepted updates of a log add up to.
+def start_state(tasks: Mapping[str, TrainTask], records: Iterable[AnyRecord]) -> HarnessState:
+    """Version 0: the seed tasks with what the run started from. Raises `UpdateError`."""
+    for record in records:
+        if isinstance(record, RunStarted):
+            mounted = tuple(entry.mounted() for entry in record.guidance)
+            start = TaskHarness(guidance=in_order(mounted))
+            return replace(begin_with(record.harness, tasks), start=start)
+    return HarnessState(tasks)
+
+
+def fold_versions(tasks: Mapping[str, TrainTask], records: Sequence[AnyRecord]) -> list[HarnessState]:
+    """Every harness version from version 0 on: the fold of a log's accepted updates.
 
     Raises `UpdateError` when they do not fit the tasks.
     """
-    harness = HarnessState(tasks)
+    versions = [start_state(tasks, records)]
     for record in records:
         if isinstance(record, Accepted):
-            harness = apply(harness, record.updates)
-    return harness
+            versions.append(next_version(versions, record))
+    return versions
+
+
+def next_version(versions: Sequence[HarnessState], record: Accepted) -> HarnessState:
+    """What an accepted batch makes of the last of `versions`. Raises `UpdateError`."""
+    if record.rolled_back_to is None:
+        return apply(versions[-1], record.updates, record.step)
+    if not 0 <= record.rolled_back_to < len(versions):
+        raise UpdateError(f"there is no version {record.rolled_back_to} to go back to")
+    return roll_back(versions[-1], versions[record.rolled_back_to])
 
 
 class EventLog:

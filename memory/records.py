@@ -10,9 +10,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from ..specs.guidance import StartGuidance
+from ..specs.harnessfile import HarnessFile
 from ..specs.updates import Update
 
-#: Failure classes of rollout pairs (DESIGN: section 4). `blind_*` count pairs of collapsed groups;
+#: Failure classes of rollout pairs. `blind_*` count pairs of collapsed groups;
 #: `blind_spread` are ties inside a group that does spread, reported apart.
 PairClass = Literal[
     "informative",
@@ -46,6 +48,8 @@ class RunStarted(Record):
     seed: int
     recipe: str
     task_ids: list[str]
+    harness: HarnessFile = HarnessFile()  # what version 0 changes about single tasks
+    guidance: list[StartGuidance] = []  # ... and what every task carries
 
 
 class Probe(Record):
@@ -111,7 +115,7 @@ class Decision(Record):
     """A proposal and what became of it. One record a revision."""
 
     type: Literal["decision"] = "decision"
-    diagnosis_id: str
+    diagnosis_id: str | None  # None: a person asked for it
     task_id: str
     revision: int
     update: Update
@@ -119,6 +123,8 @@ class Decision(Record):
     reason: str
     measured: Measurement | None  # None: refused before it was measured
     retrieved: list[str]  # record ids the proposer was shown
+    author: str = "evolver"
+    request: str | None = None  # a person's request that this answers (trainer/requests.py)
 
 
 class NoProposal(Record):
@@ -134,8 +140,20 @@ class Accepted(Record):
     """A new harness version (`harness_version`): its updates act from the step after `step` on."""
 
     type: Literal["accepted"] = "accepted"
-    decision_ids: list[str]
-    updates: list[Update]
+    decision_ids: list[str] = []
+    updates: list[Update] = []
+    author: str = "evolver"
+    request: str | None = None  # a person's request that this answers
+    rolled_back_to: int | None = None  # a version whose content this one has; then no updates
+
+
+class Refused(Record):
+    """A person's request that could not be looked at."""
+
+    type: Literal["refused"] = "refused"
+    author: str
+    request: str
+    reason: str
 
 
 class StepSummary(Record):
@@ -158,6 +176,7 @@ class RunFinished(Record):
     rollouts: dict[str, int]
     tokens: dict[str, int]
     judge_calls: dict[str, int]
+    roles: dict[str, dict[str, dict[str, float | None]]] = {}  # role -> purpose -> what it took
 
 
 AnyRecord = Annotated[
@@ -168,6 +187,7 @@ AnyRecord = Annotated[
     | Decision
     | NoProposal
     | Accepted
+    | Refused
     | StepSummary
     | Resumed
     | RunFinished,

@@ -24,7 +24,8 @@ class Rollout:
     task_id: str
     harness_version: int
     guided: bool
-    guidance: tuple[str, ...] | None
+    guidance: tuple[str, ...]  # the lines it was shown
+    gave_away: bool  # it names its guidance, or quotes it
     response: str
     tokens: int
     finished: bool
@@ -66,5 +67,4 @@ class RolloutStore:
 
 
 def _parse(row: dict[str, Any]) -> Rollout:
-    guidance = row["guidance"]
-    return Rollout(**{**row, "guidance": None if guidance is None else tuple(guidance)})
+    return Rollout(**{**row, "guidance": tuple(row["guidance"])})

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+from ..specs.guidance import FIELDS, Shown, everything
+from ..specs.harness import HarnessState
+from ..specs.tasks import Criterion
 
 
 @lru_cache(maxsize=1)
@@ -15,14 +21,56 @@ def _environment() -> Environment:
     )
 
 
-def render(name: str, **values: object) -> str:
-    """The template `prompts/NAME.md` with `values`; a value it needs and lacks is an error.
+def render(name: str, own: str | None = None, **values: object) -> str:
+    """The template `prompts/NAME.md`, or the file `own` instead, with `values`.
 
-    Raises `jinja2.UndefinedError` or `jinja2.TemplateNotFound`.
+    A value it needs and lacks is an error. Raises `jinja2.TemplateError` or `OSError`.
     """
-    return _environment().get_template(f"{name}.md").render(**values).strip()
+    template = _environment().get_template(f"{name}.md") if own is None else _own(own)
+    return template.render(**values).strip()
 
 
-def guided_prompt(prompt: str, checklist: tuple[str, ...]) -> str:
-    """The user message of a rollout that carries guidance."""
-    return render("guidance", prompt=prompt, checklist=checklist)
+@lru_cache(maxsize=8)
+def _own(path: str) -> Template:
+    return _environment().from_string(Path(path).read_text(encoding="utf-8"))
+
+
+def fullest_prompt(state: HarnessState, task_id: str) -> str:
+    """The longest user message that a harness can make of a task."""
+    shown = everything(state.of(task_id).guidance, state.rubric(task_id))
+    return guided_prompt(state.tasks[task_id].prompt, shown)
+
+
+def check_templates(propose: str | None = None, judge: str | None = None, batch: str = "") -> None:
+    """Render every template, or a person's own in its place, with everything it may hold.
+
+    Raises `jinja2.TemplateError` or `OSError`.
+    """
+    every = tuple(Shown(field, ("a line",), ("a line",)) for field in FIELDS)
+    guided_prompt("a prompt", every)
+    quoted = {"fence": "[mark]", "prompt": "a prompt", "response": "a response"}
+    one, every_one = (None, judge) if batch == "rubric" else (judge, None)
+    render("judge", one, criterion="a criterion", **quoted)
+    render("judge_rubric", every_one, criteria=["a criterion"], **quoted)
+    seen = {"reward": "0.50", "quality": "0.50", "text": "a response"}
+    for judged in (True, False):
+        render(
+            "propose",
+            propose,
+            fence="[mark]",
+            prompt="a prompt",
+            rubric=(Criterion(text="a criterion", points=1.0),),
+            guidance=["a line"],
+            sentence="a sentence",
+            responses=[seen],
+            refused=["a decision"],
+            similar=["a decision"],
+            interfaces=("p", "g", "c"),
+            most_points="3",
+            judged=judged,
+        )
+
+
+def guided_prompt(prompt: str, shown: Sequence[Shown]) -> str:
+    """The user message of a rollout: `prompt` alone, or with the guidance it carries."""
+    return render("guidance", prompt=prompt, shown=shown) if shown else prompt

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import re
+import types
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -181,6 +182,8 @@ def _explain(
     above = {detail["loc"][:i] for detail in details for i in range(len(detail["loc"]))}
     misspelt: set[Steps] = set()  # missing keys that are there, but with a typo
     missing = []
+    told: set[Steps] = set()  # a value of several allowed types fails to be each of them: one problem
+    paths = {_without_tags(model, detail["loc"])[0] for detail in details}
     for detail in details:
         loc, kind = detail["loc"], detail["type"]
         path, models = _without_tags(model, loc)
@@ -202,8 +205,14 @@ def _explain(
             missing.append((node, path))
         elif kind in ("union_tag_invalid", "union_tag_not_found"):
             yield _wrong_tag(node, path, models, detail)
-        else:
-            yield node.problem(path, _message(node, detail))
+        elif kind == "literal_error" and (tags := _tags(model, path)):
+            yield node.problem(path, _not_one_of(node, tags))
+        elif any(len(other) > len(path) and other[: len(path)] == path for other in paths):
+            continue  # of several types one fits, but for something inside, which is told
+        elif path not in told:
+            told.add(path)
+            messages = [_message(node, d) for d in details if _without_tags(model, d["loc"])[0] == path]
+            yield node.problem(path, "; or ".join(dict.fromkeys(messages)))
     for node, path in missing:
         if path not in misspelt:
             yield node.problem(path, f"the key {path[-1]} is required, but missing")
@@ -212,11 +221,16 @@ def _explain(
 def _without_tags(model: type[BaseModel], loc: Steps) -> tuple[Steps, _Models]:
     """Pydantic's `loc` as a path in the YAML file, and the models a value there may be.
 
-    After the place of a tagged union pydantic inserts the tag: ``("check", "words", "max")``.
+    After the place of a tagged union pydantic inserts the tag: ``("check", "words", "max")``, and after
+    that of any other union a name of the type it tried: ``("share", "constrained-float")``.
     """
     path: Steps = ()
     models: _Models = [model]
+    type_name = False  # does the name of a type come next?
     for step in loc:
+        if type_name:
+            type_name = False
+            continue
         if isinstance(step, str) and len(models) > 1:
             models = [m for m in models if any(step in tags for tags in _literals(m))]
             continue
@@ -224,7 +238,29 @@ def _without_tags(model: type[BaseModel], loc: Steps) -> tuple[Steps, _Models]:
         if isinstance(step, str):
             info = models[0].model_fields.get(step) if models else None
             models = list(_models_in(info.annotation)) if info else []
+            type_name = info is not None and not models and _is_union(info.annotation)
     return path, models
+
+
+def _tags(model: type[BaseModel], path: Steps) -> list[str]:
+    """What the last key of `path` may be over all models that may stand there; [] if it is no tag."""
+    models: _Models = [model]
+    for step in path[:-1]:
+        if isinstance(step, str):
+            infos = [m.model_fields[step] for m in models if step in m.model_fields]
+            models = [found for info in infos for found in _models_in(info.annotation)]
+    infos = [m.model_fields[key] for m in models for key in path[-1:] if key in m.model_fields]
+    if len(infos) < 2 or any(get_origin(info.annotation) is not Literal for info in infos):
+        return []
+    return list(dict.fromkeys(str(tag) for info in infos for tag in get_args(info.annotation)))
+
+
+def _is_union(annotation: Any) -> bool:
+    """Is a value of one of several types allowed (None does not count)?"""
+    if hasattr(annotation, "__metadata__"):
+        return _is_union(get_args(annotation)[0])
+    kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
+    return get_origin(annotation) in (Union, types.UnionType) and len(kinds) > 1
 
 
 def _literals(model: type[BaseModel]) -> Iterator[tuple[Any, ...]]:
@@ -241,7 +277,7 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def _wrong_tag(node: Node, path: Steps, models: _Models, detail: ErrorDetails) -> Problem:
     """The key that says which kind of mapping this is, `kind`, is missing or unknown."""
-    key = detail["ctx"]["discriminator"].strip("'")
+    key = detail["ctx"]["discriminator"].strip("'()")
     allowed = [tag for m in models for tag in get_args(m.model_fields[key].annotation)]
     value = node.get(key)
     if value is not None:

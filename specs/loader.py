@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from .errors import (
     COMMAND_LINE,
@@ -26,14 +28,29 @@ from .errors import (
     dotted,
     validate,
 )
-from .schema import RunSpec
+from .harnessfile import HarnessFile
+from .schema import Judge, RunSpec
 from .tasks import TaskFile
+from .updates import Update, UpdateFile
 from .yamlnodes import dump_yaml, from_data, read
 
-__all__ = ["LoadedSpec", "Problem", "SpecError", "dump_yaml", "load_run_spec", "load_task_file"]
+__all__ = [
+    "LoadedSpec",
+    "Problem",
+    "SpecError",
+    "dump_yaml",
+    "load_harness_file",
+    "load_judge",
+    "load_run_spec",
+    "load_task_file",
+    "load_update",
+]
 
+M = TypeVar("M", bound=BaseModel)
 RECIPES = Path(__file__).parent / "recipes"
 DEFAULT_RECIPE = "harnessrl"
+#: Where a spec may name a template of its own.
+TEMPLATES: tuple[Steps, ...] = (("evolver", "propose", "prompt"), ("roles", "judge", "prompt"))
 
 
 @dataclass(frozen=True)
@@ -43,6 +60,8 @@ class LoadedSpec:
     spec: RunSpec
     task_files: tuple[Path, ...]
     """`tasks.files` as absolute paths of existing files."""
+    start_file: Path | None
+    """`start` as the absolute path of an existing file."""
     recipe: str
     """The recipe merged over the spec; `harnessrl` if none was."""
     source: Node = field(repr=False, compare=False)
@@ -76,23 +95,48 @@ def load_run_spec(
         source = _merge(source, from_data(overrides, problems), place=source)
     spec = validate(RunSpec, source, problems, more_keys=("extends",), whole=whole)
     task_files = _task_files(source, problems)
+    start_file = _existing(source.get("start"), ("start",), problems)
+    templates = {path: _existing(_value(source, path), path, problems) for path in TEMPLATES}
     if spec is None or problems:
         raise SpecError(_in_order(problems, path))
-    return LoadedSpec(spec, task_files, recipe or DEFAULT_RECIPE, source)
+    spec = _with_templates(_with_policy_folder(spec, source), templates)
+    return LoadedSpec(spec, task_files, start_file, recipe or DEFAULT_RECIPE, source)
 
 
 def load_task_file(path: Path) -> TaskFile:
     """Read a YAML task file. Raises `SpecError`; a task id used twice is a problem too."""
+    return _load(path, TaskFile, _check_ids)
+
+
+def load_harness_file(path: Path) -> HarnessFile:
+    """Read an exported harness. Raises `SpecError`."""
+    return _load(path, HarnessFile)
+
+
+def load_judge(path: Path) -> Judge:
+    """Read a judge's endpoint: the keys of `roles.judge`. Raises `SpecError`."""
+    return _load(path, Judge)
+
+
+def load_update(path: Path) -> Update:
+    """Read one update that a person wrote. Raises `SpecError`."""
+    return _load(path, UpdateFile).update
+
+
+def _load(
+    path: Path, model: type[M], check: Callable[[Node, list[Problem]], None] = lambda *_: None
+) -> M:
     problems: list[Problem] = []
     with _collector_paused():
         source = _read_file(path, problems)
         if source is None:
             raise SpecError(problems)
-        tasks = validate(TaskFile, source, problems)
-        _check_ids(source, problems)
-    if tasks is None or problems:
+        loaded = validate(model, source, problems)
+        check(source, problems)
+        del source  # before the collector looks at a million nodes
+    if loaded is None or problems:
         raise SpecError(_in_order(problems, path))
-    return tasks
+    return loaded
 
 
 @contextmanager
@@ -204,12 +248,15 @@ def _take_extends(root: Node) -> Node | None:
 
 
 def _merge(low: Node, high: Node, place: Node) -> Node:
-    """`high` over `low`: mappings key by key, everything else replaced whole.
+    """`high` over `low`: mappings of one `kind` key by key, everything else replaced whole.
 
     A merged mapping stands where `place` (one of the two) does: there its missing keys are missed.
     """
     if not (isinstance(low.value, dict) and isinstance(high.value, dict)):
         return high
+    kinds = [node.get("kind") for node in (low, high)]
+    if all(kinds) and len({kind.value for kind in kinds if kind and isinstance(kind.value, str)}) == 2:
+        return high  # another kind of thing: the keys of the one mean nothing to the other
     entries = dict(low.value)
     for name, entry in high.value.items():
         below = entries.get(name)
@@ -228,18 +275,56 @@ def _items(node: Node | None) -> Iterator[tuple[int, Node]]:
 
 def _task_files(source: Node, problems: list[Problem]) -> tuple[Path, ...]:
     """The files named in `tasks.files`; what does not exist goes to `problems`."""
-    out = []
     tasks = source.get("tasks")
-    for i, item in _items(tasks and tasks.get("files")):
-        if not isinstance(item.value, str):
-            continue  # reported by the types
-        folder = Path() if item.file == COMMAND_LINE else Path(item.file).parent
-        file = folder / item.value
-        if os.path.isfile(file):
-            out.append(file.resolve())
-        else:
-            problems.append(item.problem(("tasks", "files", i), _no_file(item, file)))
-    return tuple(out)
+    found = [
+        _existing(item, ("tasks", "files", i), problems)
+        for i, item in _items(tasks and tasks.get("files"))
+    ]
+    return tuple(file for file in found if file is not None)
+
+
+def _existing(item: Node | None, path: Steps, problems: list[Problem]) -> Path | None:
+    """The file that a value names, relative to the file it is written in."""
+    if item is None or not isinstance(item.value, str):
+        return None  # a wrong type is reported by the types
+    folder = Path() if item.file == COMMAND_LINE else Path(item.file).parent
+    file = folder / item.value
+    if os.path.isfile(file):
+        return file.resolve()
+    problems.append(item.problem(path, _no_file(item, file)))
+    return None
+
+
+def _with_policy_folder(spec: RunSpec, source: Node) -> RunSpec:
+    """A policy that is a folder beside the file that names it (or here), by its absolute path."""
+    written = source.at(("roles", "policy", "model"))
+    for folder in (Path(written.file).parent, Path()):
+        if os.path.isdir(folder / spec.roles.policy.model):
+            model = str((folder / spec.roles.policy.model).resolve())
+            policy = spec.roles.policy.model_copy(update={"model": model})
+            return spec.model_copy(update={"roles": spec.roles.model_copy(update={"policy": policy})})
+    return spec
+
+
+def _value(source: Node, path: Steps) -> Node | None:
+    """The value at `path`, if there is one."""
+    node: Node | None = source
+    for step in path:
+        node = node and node.get(step)
+    return node
+
+
+def _with_templates(spec: RunSpec, templates: Mapping[Steps, Path | None]) -> RunSpec:
+    """The spec with the absolute paths of a person's own templates."""
+    data = spec
+    if file := templates["evolver", "propose", "prompt"]:
+        propose = data.evolver.propose.model_copy(update={"prompt": str(file)})
+        evolver = data.evolver.model_copy(update={"propose": propose})
+        data = data.model_copy(update={"evolver": evolver})
+    if (file := templates["roles", "judge", "prompt"]) and data.roles.judge:
+        judge = data.roles.judge.model_copy(update={"prompt": str(file)})
+        data = data.model_copy(update={"roles": data.roles.model_copy(update={"judge": judge})})
+    return data
 
 
 def _check_ids(source: Node, problems: list[Problem]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
-from .tasks import AtLeastOne, Strict
+from .guidance import StartGuidance
+from .tasks import AtLeastOne, Many, Strict
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -16,7 +17,7 @@ class Tasks(Strict):
     """Where the tasks come from."""
 
     files: AtLeastOne[str]
-    """YAML task files, or JSONL rows in IFEval's schema; relative to the spec file."""
+    """YAML task files, or JSONL rows (a task a row, or IFEval's schema); relative to the spec file."""
 
 
 class SamplingInterface(Strict):
@@ -38,11 +39,23 @@ class GuidanceInterface(Strict):
     evolve: bool = True
     """May the evolver change it?"""
     share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
-    """Share of a group's rollouts that carry mounted guidance."""
+    """Share of a group's rollouts that carry what the evolver mounts."""
+    start: Many[StartGuidance] = ()
+    """Guidance that every task carries from the first step on, at most one entry a field."""
+    max_overlap: Share = 0.5
+    """Leak check: guidance of which more 4-word runs occur in the task's reference is refused."""
     train_on: Literal["plain", "guided"] = "plain"
     """The prompt under which guided rollouts enter the loss."""
     mismatch: Literal["positive_only", "ignore"] = "positive_only"
-    """`positive_only`: a guided rollout teaches only when its advantage is positive."""
+    """`positive_only`: a guided rollout teaches only when its advantage is positive; `ignore`: like
+    any other, although it was sampled under another prompt than the loss's."""
+
+    @model_validator(mode="after")
+    def _one_a_field(self) -> GuidanceInterface:
+        fields = [entry.field for entry in self.start]
+        if len(set(fields)) < len(fields):
+            raise ValueError(f"start names a field twice: {', '.join(fields)}")
+        return self
 
 
 class RubricInterface(Strict):
@@ -50,18 +63,23 @@ class RubricInterface(Strict):
 
     evolve: bool = True
     """May the evolver change it?"""
+    anchored: bool = False
+    """Seed criteria stay as they are; only criteria that were added may be changed or retired."""
 
 
 class Interfaces(Strict):
     """The three interfaces of the harness."""
 
     p: SamplingInterface = SamplingInterface()
+    """Task sampling."""
     g: GuidanceInterface = GuidanceInterface()
+    """Rollout guidance."""
     c: RubricInterface = RubricInterface()
+    """Rubric criteria."""
 
 
 class Reward(Strict):
-    """How verdicts become rewards and advantages (DESIGN: section 3)."""
+    """How verdicts become rewards and advantages."""
 
     advantage: Literal["group_norm", "dr_grpo"] = "group_norm"
     """`group_norm`: (R - mean) / std; `dr_grpo`: R - mean."""
@@ -69,19 +87,80 @@ class Reward(Strict):
     """`stratum`: guided and plain rollouts of a group have separate means and stds."""
     max_dropped: Share = 0.2
     """Unscored criteria are dropped for the whole group up to this share of the rubric's |points|."""
+    max_unscored: Share = 0.3
+    """A run stops when, three steps in a row, a larger share of its verdicts is unscored."""
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Share of a group's criteria that its step leaves out, the same for all its rollouts."""
 
 
 class PolicyRole(Strict):
     """The model under training."""
 
-    model: str
+    model: Annotated[str, Field(min_length=1)]
     """A folder, a model hub id, or `smollm2-wheel` (SmolLM2-135M-Instruct from the package index)."""
+
+
+class Prices(Strict):
+    """What an endpoint charges."""
+
+    input: Annotated[float, Field(ge=0.0)]
+    """Per million prompt tokens, in any one currency."""
+    output: Annotated[float, Field(ge=0.0)]
+    """Per million completion tokens, in the same one."""
+
+
+class Endpoint(Strict):
+    """A role played by a model behind OpenAI-compatible endpoints."""
+
+    base_urls: AtLeastOne[Annotated[str, Field(pattern=r"^https?://[^\s]+$")]]
+    """Where it is served, e.g. `http://localhost:8000/v1`; several are replicas, used by load."""
+    model: Annotated[str, Field(min_length=1)]
+    """The model's name there."""
+    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    """Environment variable that holds the key; without one, no key is sent. Never the key itself."""
+    temperature: Annotated[float, Field(ge=0.0, le=2.0)] = 0.0
+    """Sampling temperature."""
+    max_tokens: Positive = 512
+    """Longest answer (tokens), reasoning included."""
+    timeout: Annotated[float, Field(gt=0.0)] = 60.0
+    """Seconds an attempt may take."""
+    retries: Annotated[int, Field(ge=0)] = 4
+    """Further attempts after timeouts, dropped connections, 429 and 5xx, with jittered backoff."""
+    deadline: Annotated[float, Field(gt=0.0)] = 300.0
+    """Seconds a question may take with all its attempts; then it has no answer."""
+    concurrency: Positive = 32
+    """Requests in flight, over all replicas."""
+    requests_per_minute: Positive | None = None
+    """Most requests sent in a minute."""
+    tokens_per_minute: Positive | None = None
+    """Most tokens in a minute, prompt and answer, reckoned before sending."""
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """More fields of each request, e.g. `chat_template_kwargs: {enable_thinking: false}`."""
+    prices: Prices | None = None
+    """For the cost in the report."""
+
+
+class Judge(Endpoint):
+    """The endpoint that decides criteria which no check decides."""
+
+    batch: Literal["criterion", "rubric"] = "criterion"
+    """`criterion`: a question a criterion, with shared prefixes; `rubric`: one for a whole response."""
+    prompt: str | None = None
+    """A Jinja2 template of your own instead of prompts/judge.md (`batch: rubric`: judge_rubric.md),
+    relative to this file."""
+    cache: Annotated[int, Field(ge=0)] = 200_000
+    """Verdicts kept on disk, the least recently used ones dropped; 0: none."""
 
 
 class Roles(Strict):
     """Who plays which part."""
 
     policy: PolicyRole
+    """Is trained (by `engine.kind: sim` nothing of it is used)."""
+    judge: Judge | None = None
+    """Decides the criteria that have no check; without it, tasks with such criteria are left out."""
+    evolver: Endpoint | None = None
+    """Proposes updates where `evolver.propose.role` says so."""
 
 
 class Oracle(Strict):
@@ -93,32 +172,54 @@ class Oracle(Strict):
     """Share of training groups the oracle looks at; only these are evidence for the evolver."""
 
 
-class Evolver(Strict):
-    """The harness evolver and its critic (DESIGN: section 6)."""
+class Retrieve(Strict):
+    """Node 1: what the evolver remembers."""
 
-    every: Positive = 2
-    """Steps between two looks at the evidence. A look proposes something only if a diagnosis does."""
-    tasks_per_look: Positive = 3
-    """At most this many tasks (the ones losing most signal) are worked on in one look."""
+    within: Annotated[int, Field(ge=0)] = 16
+    """At most so many rejections of the same task, the newest, so that none is proposed again."""
+    across: Annotated[int, Field(ge=0)] = 8
+    """At most so many decisions on similar failures of other tasks, with what was measured."""
+
+
+class Attribute(Strict):
+    """Node 2: from statistics to the failure, and to the interface that can repair it."""
+
+    role: Literal["statistics"] = "statistics"
+    """Who attributes: pair statistics."""
     min_groups: Positive = 2
     """Groups of a task that must be on record before anything is concluded about it."""
-    max_staleness: Positive = 8
-    """Evidence older than this many steps is not used."""
     healthy_signal: Share = 0.85
     """A task is repaired when its signal rate is below this with confidence 1 - alpha."""
-    alpha: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.10
-    """Chance of accepting a candidate with no gain, shared by all looks and revisions at it."""
-    margin: Share = 0.05
-    """Least gain in signal rate that is worth a change."""
+
+
+class Propose(Strict):
+    """Node 3: one typed update."""
+
+    role: Literal["catalogue", "evolver"] = "catalogue"
+    """Who proposes: `catalogue`, from the task's pool, without an LLM; `evolver`, that role's model."""
+    select: Literal["expected", "any"] = "expected"
+    """`expected`: the candidate with the best expected gain, or none; `any`: one that was not tried,
+    whatever is expected of it (catalogue only)."""
+    prompt: str | None = None
+    """A Jinja2 template of your own instead of prompts/propose.md, relative to this file (model only)."""
+    budget: Positive | None = None
+    """Most proposals asked of the model in a run; then it proposes nothing any more (model only)."""
+
+
+class CriticNode(Strict):
+    """Node 4: measures a candidate on the frozen current policy."""
+
+    test: Literal["measure", "none"] = "measure"
+    """`none`: every candidate that can be applied is accepted, unmeasured."""
     rollouts: Annotated[int, Field(ge=2)] = 32
-    """Fresh rollouts the critic measures a candidate on."""
+    """Fresh rollouts a candidate is measured on."""
     extended_rollouts: Annotated[int, Field(ge=2)] = 64
     """... and after one extension, when the first look leaves it open."""
-    max_revisions: Annotated[int, Field(ge=0)] = 1
-    """How often a rejected candidate is revised before the failure is recorded."""
+    margin: Share = 0.05
+    """Least gain in signal rate that is worth a change."""
 
     @model_validator(mode="after")
-    def _extends(self) -> Evolver:
+    def _extends(self) -> CriticNode:
         if self.extended_rollouts < self.rollouts:
             raise ValueError(
                 f"extended_rollouts {self.extended_rollouts} is below rollouts {self.rollouts}"
@@ -126,10 +227,37 @@ class Evolver(Strict):
         return self
 
 
-class LocalEngine(Strict):
-    """GRPO in one process with torch."""
+class Evolver(Strict):
+    """The harness evolver: when it looks, and its nodes."""
 
-    kind: Literal["local"]
+    every: Positive = 2
+    """Steps between two looks at the evidence. A look proposes something only if a diagnosis does."""
+    tasks_per_look: Positive = 3
+    """At most this many tasks (the ones losing most signal) are worked on in one look."""
+    memory: Literal["run", "look"] = "run"
+    """`look`: nothing older than the last look is used, and nothing is retrieved."""
+    max_staleness: Positive = 8
+    """Evidence older than this many steps is not used."""
+    alpha: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.10
+    """Chance of accepting a candidate with no gain, shared by all looks and revisions at it."""
+    max_revisions: Annotated[int, Field(ge=0)] = 1
+    """How often a rejected candidate is revised before the failure is recorded (node 5)."""
+    retrieve: Retrieve = Retrieve()
+    """What is remembered."""
+    attribute: Attribute = Attribute()
+    """What is wrong, and whose it is."""
+    propose: Propose = Propose()
+    """What to try."""
+    critic: CriticNode = CriticNode()
+    """Whether it helps."""
+
+    @property
+    def horizon(self) -> int:
+        """Steps back from now that evidence may come from."""
+        return self.max_staleness if self.memory == "run" else min(self.every, self.max_staleness)
+
+
+class _Engine(Strict):
     steps: Positive = 28
     """Training steps."""
     tasks_per_step: Positive = 4
@@ -138,12 +266,30 @@ class LocalEngine(Strict):
     """G: rollouts in a group."""
     max_new_tokens: Positive = 40
     """Longest response (tokens)."""
+
+
+class SimEngine(_Engine):
+    """A simulated policy: words with probabilities instead of a network. Seconds for many steps."""
+
+    kind: Literal["sim"]
+    """Ignores `roles.policy`."""
+    learning_rate: Annotated[float, Field(gt=0.0)] = 0.5
+    """Step of the policy gradient on the words' logits."""
+
+
+class LocalEngine(_Engine):
+    """GRPO in one process with torch."""
+
+    kind: Literal["local"]
+    """On CPU, or on one GPU where there is one."""
     max_prompt_tokens: Positive = 512
     """A longer prompt (with its guidance) is an error, never cut."""
     temperature: Annotated[float, Field(gt=0.0)] = 1.0
     """Sampling temperature of training rollouts."""
     learning_rate: Annotated[float, Field(gt=0.0)] = 2e-5
     """AdamW learning rate, once warm."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the learning rate goes on once warm: constant, or down to zero after the last step."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """The learning rate rises linearly over the first so many steps. While it is low, the evolver can
     repair the rubrics before the policy has moved far after them."""
@@ -157,6 +303,13 @@ class LocalEngine(Strict):
     """Gradient norm is clipped to this."""
     threads: Positive | None = None
     """CPU threads; default: all cores."""
+
+
+def kind(engine: Any) -> str:
+    """Which engine a mapping describes. Without a `kind`, or with an unknown one, it is read as `local`,
+    which then complains about it: so its other mistakes are found as well."""
+    found = engine.get("kind") if isinstance(engine, dict) else getattr(engine, "kind", None)
+    return "sim" if found == "sim" else "local"
 
 
 class Logging(Strict):
@@ -178,21 +331,35 @@ class RunSpec(Strict):
     seed: Annotated[int, Field(ge=0)] = 0
     """Same seed, same run."""
     tasks: Tasks
+    """What is trained on."""
+    start: str | None = None
+    """A harness file to start from (`harnessrl harness export`), relative to the spec file. A task that
+    it lists has just the guidance that it lists."""
     interfaces: Interfaces = Interfaces()
+    """The harness: what may co-evolve with the policy, and how."""
     reward: Reward = Reward()
+    """From verdicts to advantages."""
     roles: Roles
+    """Who plays which part."""
     oracle: Oracle = Oracle()
+    """The rubric-free measure of quality."""
     evolver: Evolver = Evolver()
-    engine: LocalEngine
+    """What changes the harness."""
+    engine: Annotated[
+        Annotated[LocalEngine, Tag("local")] | Annotated[SimEngine, Tag("sim")], Discriminator(kind)
+    ]
+    """What rolls out and takes gradient steps."""
     logging: Logging = Logging()
+    """What is kept."""
 
     @model_validator(mode="after")
     def _groups_fit(self) -> RunSpec:
         size = self.engine.group_size
-        if self.evolver.rollouts < size:
-            raise ValueError(
-                f"evolver.rollouts {self.evolver.rollouts} is below engine.group_size {size}"
-            )
+        fresh = self.evolver.critic.rollouts
+        if fresh < size:
+            raise ValueError(f"evolver.critic.rollouts {fresh} is below engine.group_size {size}")
+        if self.evolver.propose.role == "evolver" and self.roles.evolver is None:
+            raise ValueError("evolver.propose.role is evolver, and roles.evolver names no endpoint")
         if self.interfaces.g.evolve and int(self.interfaces.g.share * size) < 1:
             raise ValueError(
                 f"interfaces.g.share {self.interfaces.g.share} of a group of {size} guides no rollout"

@@ -49,7 +49,13 @@ IFEVAL_IDS = tuple(IFEVAL_ARGS)
 class Strict(BaseModel):
     """Base of every YAML-facing model: immutable, unknown keys rejected, no silent coercion."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,  # what an editor shows, and the spec reference prints
+    )
 
 
 T = TypeVar("T")
@@ -66,7 +72,9 @@ class IfevalCheck(Strict):
 
     kind: Literal["ifeval"]
     id: str
+    """The instruction, e.g. `punctuation:no_comma`."""
     args: dict[str, Any] = Field(default_factory=dict)
+    """Its arguments under IFEval's names."""
 
     @field_validator("id")
     @classmethod
@@ -91,11 +99,13 @@ class IfevalCheck(Strict):
 
 
 class RegexCheck(Strict):
-    """Met when `pattern` is found (`present: true`) or absent (`present: false`). Case-insensitive."""
+    """Met when a pattern is found, or absent. Case-insensitive."""
 
     kind: Literal["regex"]
     pattern: str
+    """A regular expression, searched for anywhere in the response."""
     present: bool = True
+    """`false`: met when the pattern is not found."""
 
     @field_validator("pattern")
     @classmethod
@@ -112,7 +122,9 @@ class WordsCheck(Strict):
 
     kind: Literal["words"]
     min: Annotated[int, Field(ge=0)] | None = None
+    """Fewest words."""
     max: Annotated[int, Field(ge=1)] | None = None
+    """Most words."""
 
     @model_validator(mode="after")
     def _bounded(self) -> WordsCheck:
@@ -124,11 +136,13 @@ class WordsCheck(Strict):
 
 
 class MentionsCheck(Strict):
-    """Met when at least `at_least` of `terms` occur as word beginnings. Case-insensitive."""
+    """Met when enough of the terms occur as word beginnings. Case-insensitive."""
 
     kind: Literal["mentions"]
     terms: AtLeastOne[str]
+    """Words, or beginnings of words."""
     at_least: Annotated[int, Field(ge=1)] = 1
+    """How many of them have to occur."""
 
     @model_validator(mode="after")
     def _reachable(self) -> MentionsCheck:
@@ -138,10 +152,11 @@ class MentionsCheck(Strict):
 
 
 class RepetitionCheck(Strict):
-    """Met when at most `max_share` (0..1) of the response's word pairs are repeats of earlier ones."""
+    """Met when few of the response's word pairs repeat earlier ones."""
 
     kind: Literal["repetition"]
     max_share: Annotated[float, Field(ge=0.0, le=1.0)]
+    """Largest share of repeated word pairs."""
 
 
 Check = Annotated[
@@ -151,11 +166,16 @@ Check = Annotated[
 
 
 class Criterion(Strict):
-    """One thing the rubric looks for. Negative `points` mark a bad behaviour: met = it is present."""
+    """One thing the rubric looks for."""
 
     text: Annotated[str, Field(min_length=1)]
+    """What is looked for, in words. A judge reads this and nothing else of the criterion."""
     points: float
+    """What meeting it is worth. Below zero: a bad behaviour, and met means that it is present."""
     check: Check | None = None
+    """A program that decides it; without one, a judge does."""
+    gate: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
+    """The most a response can earn that fails it (unmet; met, where `points` are below zero)."""
 
     @field_validator("points")
     @classmethod
@@ -167,7 +187,8 @@ class Criterion(Strict):
     @property
     def id(self) -> str:
         """Content hash: the same criterion has the same id in every file, order and run."""
-        content = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        unused = {"gate"} if self.gate is None else None
+        content = json.dumps(self.model_dump(mode="json", exclude=unused), sort_keys=True)
         return "c-" + hashlib.sha256(content.encode()).hexdigest()[:10]
 
 
@@ -178,56 +199,77 @@ class Asks(Strict):
     """What the prompt asks for, in the oracle's own graded measures (never rubric checks)."""
 
     lowercase: bool = False
+    """No capital letters."""
     no_commas: bool = False
+    """No commas."""
     no_digits: bool = False
+    """No digits."""
     quoted: bool = False
+    """The whole response in double quotes."""
     question: bool = False
+    """It ends with a question mark."""
     one_sentence: bool = False
+    """A single sentence."""
     first_person: bool = False
+    """It speaks of itself as I."""
     max_words: Annotated[int, Field(ge=1)] | None = None
+    """Most words."""
     min_words: Annotated[int, Field(ge=1)] | None = None
+    """Fewest words."""
     starts_with: str | None = None
+    """How it begins."""
 
 
 class Quality(Strict):
-    """What a good answer is, for the embedded oracle: no rubric criterion is derived from it.
-
-    `topic` lists concepts; each is a group of word beginnings, any one of which covers it. Two
-    concepts make a short answer fully on topic.
-    `complete_words` is the length (words) below which an answer is too thin to be complete.
-    """
+    """What a good answer is, for the embedded oracle: no rubric criterion is derived from it."""
 
     topic: AtLeastOne[AtLeastOne[str]]
+    """Concepts, each a group of word beginnings of which any one covers it. Two concepts make a short
+    answer fully on topic."""
     asks: Asks = Asks()
+    """What the prompt asks of the form."""
     complete_words: Annotated[int, Field(ge=1)] = 8
+    """Words below which an answer is too thin to be complete."""
 
 
 # --- tasks -------------------------------------------------------------------------------------
 
 
 class Pool(Strict):
-    """Candidates the catalogue proposer may draw from: useful, useless and harmful ones, unlabelled.
-
-    A guidance candidate is a checklist: lines mounted on some rollouts of the task.
-    """
+    """Candidates the catalogue proposer may draw from: useful, useless and harmful ones, unlabelled."""
 
     criteria: Many[Criterion] = ()
+    """Criteria that may be added."""
     checklists: Many[AtLeastOne[str]] = ()
+    """Checklists that may be mounted: lines shown to some rollouts of the task."""
 
 
 class Task(Strict):
-    """A prompt with its seed rubric. `quality` feeds the oracle, `pool` the catalogue proposer."""
+    """A prompt with its seed rubric."""
 
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    """Names the task everywhere; used once over all files."""
     domain: Annotated[str, Field(min_length=1)]
+    """Sampling keeps each domain's share fixed; tables and plots are by domain."""
     prompt: Annotated[str, Field(min_length=1)]
+    """The user message."""
     rubric: AtLeastOne[Criterion]
+    """c_0, the seed criteria."""
     quality: Quality | None = None
+    """What the embedded oracle goes by; without it the task is scored, but never diagnosed."""
     pool: Pool = Pool()
+    """What the catalogue proposer may try on this task."""
+    tags: Many[str] = ()
+    """Names by which updates of p can reach the task."""
+    reference: str | None = None
+    """A known good response. Guidance that repeats it is refused as a leak; it is never shown."""
     source: str = "starter"
+    """Where the task comes from."""
 
     @model_validator(mode="after")
     def _distinct_criteria(self) -> Task:
+        if len({criterion.text for criterion in self.rubric}) == len(self.rubric):
+            return self  # ids are slow to compute, and equal criteria have equal texts
         ids = [criterion.id for criterion in self.rubric]
         if len(set(ids)) < len(ids):
             raise ValueError("the rubric lists the same criterion twice")
@@ -243,8 +285,11 @@ class HeldOutTask(Task):
 
 
 class TaskFile(Strict):
-    """A YAML file of tasks: the `train` ones, the `held_out` ones, and a pool shared by all of them."""
+    """A file of tasks."""
 
     shared_pool: Pool = Pool()
+    """Candidates for every training task of the file."""
     train: Many[TrainTask] = ()
+    """Tasks to train on."""
     held_out: Many[HeldOutTask] = ()
+    """Tasks for reporting only: measured before and after, never seen by the evolver."""

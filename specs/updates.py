@@ -1,41 +1,69 @@
 """Typed updates: one change to one interface of the harness, for one task or several.
 
-`expected` is what the proposer predicts the critic will measure (the gain in the signal the
-interface is judged by, in [-1, 1]); None when it makes no prediction.
+The evolver proposes them, people write them (`harnessrl harness apply`), the event log keeps them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, model_validator
 
-from .tasks import AtLeastOne, Criterion, Many, Strict
+from .guidance import Dose, Fade, GuidanceField, Lines
+from .tasks import Criterion, Many, Strict, Task
 
 
 class _Update(Strict):
-    task_ids: AtLeastOne[str]
+    task_ids: Many[str] = ()
+    """The tasks it changes."""
     rationale: str
-    evidence: Many[str] = ()  # record ids: the diagnosis and the groups it rests on
+    """Why, in a sentence."""
+    evidence: Many[str] = ()
+    """Record ids: the diagnosis and the groups it rests on."""
     expected: float | None = None
+    """Gain the critic is predicted to measure (in the signal of the interface, -1 to 1), if any is."""
+
+    @model_validator(mode="after")
+    def _reaches_a_task(self) -> _Update:
+        if not (self.task_ids or getattr(self, "domains", ()) or getattr(self, "tags", ())):
+            raise ValueError("names no task: give task_ids (for p also domains or tags)")
+        return self
 
 
-class Boost(_Update):
+class _SamplingUpdate(_Update):
+    domains: Many[str] = ()
+    """... and every training task of these domains."""
+    tags: Many[str] = ()
+    """... and every training task with one of these tags."""
+
+
+class Boost(_SamplingUpdate):
     """p: multiply the sampling weight of the tasks, inside their domains' fixed shares."""
 
     interface: Literal["p"] = "p"
     op: Literal["boost"] = "boost"
     factor: Annotated[float, Field(gt=1.0, le=10.0)]
+    """What the weight is multiplied by."""
 
 
-class Pause(_Update):
+class Dampen(_SamplingUpdate):
+    """p: the opposite of a boost."""
+
+    interface: Literal["p"] = "p"
+    op: Literal["dampen"] = "dampen"
+    factor: Annotated[float, Field(ge=0.1, lt=1.0)]
+    """What the weight is multiplied by."""
+
+
+class Pause(_SamplingUpdate):
     """p: sample the tasks at the floor only (never not at all: the floor re-probes them)."""
 
     interface: Literal["p"] = "p"
     op: Literal["pause"] = "pause"
 
 
-class Resume(_Update):
+class Resume(_SamplingUpdate):
     """p: undo a pause."""
 
     interface: Literal["p"] = "p"
@@ -43,19 +71,49 @@ class Resume(_Update):
 
 
 class Mount(_Update):
-    """g: show `checklist` on `share` of a group's rollouts (rounded down, so some stay unguided)."""
+    """g: show lines to some rollouts of a group; replaces what the field held."""
 
     interface: Literal["g"] = "g"
     op: Literal["mount"] = "mount"
-    checklist: AtLeastOne[str]
-    share: Annotated[float, Field(gt=0.0, lt=1.0)]
+    field: GuidanceField = "checklist"
+    """What kind of text it is."""
+    lines: Lines
+    """Its lines, or `rubric`: the criteria in force."""
+    share: Dose
+    """Share of a group's rollouts that carry it, rounded down so that some stay plain; or `ramp`."""
+    fade: Fade | None = None
+    """How it goes away; default: it stays."""
+
+
+class Edit(_Update):
+    """g: other lines in a mounted field; share and fade stay."""
+
+    interface: Literal["g"] = "g"
+    op: Literal["edit"] = "edit"
+    field: GuidanceField = "checklist"
+    """The field."""
+    lines: Lines
+    """Its new lines."""
+
+
+class SetFade(_Update):
+    """g: give a mounted field a way to go."""
+
+    interface: Literal["g"] = "g"
+    op: Literal["fade"] = "fade"
+    field: GuidanceField = "checklist"
+    """The field."""
+    fade: Fade
+    """How it goes away, from now on."""
 
 
 class Unmount(_Update):
-    """g: take the guidance off."""
+    """g: take a field off."""
 
     interface: Literal["g"] = "g"
     op: Literal["unmount"] = "unmount"
+    field: GuidanceField = "checklist"
+    """The field."""
 
 
 class Add(_Update):
@@ -64,6 +122,68 @@ class Add(_Update):
     interface: Literal["c"] = "c"
     op: Literal["add"] = "add"
     criterion: Criterion
+    """The new one."""
+
+
+class Rewrite(_Update):
+    """c: another criterion in place of one."""
+
+    interface: Literal["c"] = "c"
+    op: Literal["rewrite"] = "rewrite"
+    criterion_id: str
+    """The one it replaces, which is retired."""
+    criterion: Criterion
+    """The new one."""
+
+
+class Split(_Update):
+    """c: several criteria in place of one."""
+
+    interface: Literal["c"] = "c"
+    op: Literal["split"] = "split"
+    criterion_id: str
+    """The one they replace, which is retired."""
+    criteria: Annotated[tuple[Criterion, ...], Field(strict=False, min_length=2)]
+    """The new ones."""
+
+
+class Merge(_Update):
+    """c: one criterion in place of several."""
+
+    interface: Literal["c"] = "c"
+    op: Literal["merge"] = "merge"
+    criterion_ids: Annotated[tuple[str, ...], Field(strict=False, min_length=2)]
+    """The ones it replaces, which are retired."""
+    criterion: Criterion
+    """The new one."""
+
+    @model_validator(mode="after")
+    def _several(self) -> Merge:
+        if len(set(self.criterion_ids)) < len(self.criterion_ids):
+            raise ValueError(f"names a criterion twice: {', '.join(self.criterion_ids)}")
+        return self
+
+
+class Reweight(_Update):
+    """c: other points for a criterion."""
+
+    interface: Literal["c"] = "c"
+    op: Literal["reweight"] = "reweight"
+    criterion_id: str
+    """The criterion."""
+    points: float
+    """Its new points, of the same sign."""
+
+
+class Gate(_Update):
+    """c: let a criterion cap the reward, or no longer."""
+
+    interface: Literal["c"] = "c"
+    op: Literal["gate"] = "gate"
+    criterion_id: str
+    """The criterion."""
+    cap: Annotated[float, Field(ge=0.0, lt=1.0)] | None
+    """The most a response can earn that fails it; null takes the gate off."""
 
 
 class Retire(_Update):
@@ -72,6 +192,7 @@ class Retire(_Update):
     interface: Literal["c"] = "c"
     op: Literal["retire"] = "retire"
     criterion_id: str
+    """The criterion."""
 
 
 class Restore(_Update):
@@ -80,25 +201,109 @@ class Restore(_Update):
     interface: Literal["c"] = "c"
     op: Literal["restore"] = "restore"
     criterion_id: str
+    """The criterion."""
 
 
-Update = Annotated[
-    Boost | Pause | Resume | Mount | Unmount | Add | Retire | Restore, Field(discriminator="op")
-]
+SamplingUpdate = Boost | Dampen | Pause | Resume
+GuidanceUpdate = Mount | Edit | SetFade | Unmount
+RubricUpdate = Add | Rewrite | Split | Merge | Reweight | Gate | Retire | Restore
+Update = Annotated[SamplingUpdate | GuidanceUpdate | RubricUpdate, Field(discriminator="op")]
 UPDATE: TypeAdapter[Update] = TypeAdapter(Update)
 
 
-def describe(update: Update) -> str:
-    """One line for people: what the update does, without the rationale."""
-    tasks = ", ".join(update.task_ids)
+class UpdateFile(Strict):
+    """One update as a person writes it, for `harnessrl harness apply`."""
+
+    update: Update
+    """The update; `op` says which."""
+
+
+def resolve(update: Update, tasks: Mapping[str, Task]) -> Update:
+    """`update` with its domains and tags spelled out as task ids, so that a log says what changed.
+
+    Raises `ValueError` for a domain or a tag that no training task has.
+    """
+    if not isinstance(update, SamplingUpdate) or not (update.domains or update.tags):
+        return update
+    ids = list(update.task_ids)
+    for name in update.domains:
+        found = [task.id for task in tasks.values() if task.domain == name]
+        if not found:
+            every = ", ".join(sorted({task.domain for task in tasks.values()}))
+            raise ValueError(f"{update.op}: no training task of domain {name!r}; allowed: {every}")
+        ids += found
+    for tag in update.tags:
+        found = [task.id for task in tasks.values() if tag in task.tags]
+        if not found:
+            every = ", ".join(sorted({tag for task in tasks.values() for tag in task.tags})) or "none"
+            raise ValueError(f"{update.op}: no training task with tag {tag!r}; allowed: {every}")
+        ids += found
+    return update.model_copy(update={"task_ids": tuple(dict.fromkeys(ids)), "domains": (), "tags": ()})
+
+
+def replaced(update: Update) -> set[str]:
+    """Ids of the criteria that an update retires."""
     match update:
-        case Boost():
-            return f"p boost x{update.factor:g} ({tasks})"
+        case Merge():
+            return set(update.criterion_ids)
+        case Rewrite() | Split() | Reweight() | Gate() | Retire():
+            return {update.criterion_id}
+    return set()
+
+
+def brought_in(update: Update) -> tuple[Criterion, ...]:
+    """The criteria that an update spells out."""
+    match update:
+        case Add() | Rewrite() | Merge():
+            return (update.criterion,)
+        case Split():
+            return update.criteria
+    return ()
+
+
+def describe(update: Update, known: Iterable[Criterion] = ()) -> str:
+    """One line for people: what the update does, without the rationale.
+
+    `known` criteria are told by their text where the update names an id only.
+    """
+    texts = {criterion.id: repr(criterion.text) for criterion in known}
+
+    def name(criterion_id: str) -> str:
+        return texts.get(criterion_id, criterion_id)
+
+    tasks = ", ".join(update.task_ids)
+    if len(update.task_ids) > 3:
+        tasks = f"{len(update.task_ids)} tasks"
+    match update:
+        case Boost() | Dampen():
+            what = f"x{update.factor:g}"
         case Mount():
-            return f"g mount a {len(update.checklist)}-line checklist on {update.share:.0%} ({tasks})"
+            dose = update.share if isinstance(update.share, str) else f"{update.share:.0%}"
+            if update.lines == "rubric":
+                what = f"the rubric as {update.field} on {dose}"
+            else:
+                what = f"a {len(update.lines)}-line {update.field} on {dose}"
+        case Edit():
+            what = f"the {update.field}"
+        case SetFade():
+            what = f"the {update.field}: {update.fade.kind}"
+        case Unmount():
+            what = "" if update.field == "checklist" else f"the {update.field}"
         case Add():
-            return f"c add {update.criterion.text!r}, {update.criterion.points:+g} points ({tasks})"
+            what = f"{update.criterion.text!r}, {update.criterion.points:+g} points"
+        case Rewrite():
+            what = f"{name(update.criterion_id)} as {update.criterion.text!r}"
+        case Split():
+            what = f"{name(update.criterion_id)} in {len(update.criteria)}"
+        case Merge():
+            what = f"{len(update.criterion_ids)} criteria into {update.criterion.text!r}"
+        case Reweight():
+            what = f"{name(update.criterion_id)} to {update.points:+g} points"
+        case Gate():
+            cap = "no gate" if update.cap is None else f"a cap of {update.cap:g}"
+            what = f"{name(update.criterion_id)}: {cap}"
         case Retire() | Restore():
-            return f"c {update.op} {update.criterion_id} ({tasks})"
+            what = name(update.criterion_id)
         case _:
-            return f"{update.interface} {update.op} ({tasks})"
+            what = ""
+    return f"{update.interface} {update.op} {what} ({tasks})".replace("  ", " ")

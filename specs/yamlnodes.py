@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
 import yaml
@@ -86,7 +88,8 @@ class _Reader:
 
     def __init__(self, text: str, file: str) -> None:
         self.file = file
-        self.events = yaml.parse(text, Loader=LOADER)
+        # The parser itself: yaml.parse() around it takes as long again.
+        self.event: Callable[[], Any] = LOADER(text).get_event
         self.problems: list[Problem] = []
         self.path: list[str | int] = []
         self.anchors: dict[str, _Anchored] = {}
@@ -95,12 +98,12 @@ class _Reader:
         self.deepest = 0
 
     def document(self) -> Node:
-        next(self.events)  # the stream starts
-        if isinstance(next(self.events), yaml.StreamEndEvent):
+        self.event()  # the stream starts
+        if isinstance(self.event(), yaml.StreamEndEvent):
             raise SpecError([Problem(self.file, 1, 1, "", "the file is empty")])
-        root = self.node(next(self.events), 0)
-        next(self.events)  # the document ends
-        after = next(self.events)
+        root = self.node(self.event(), 0)
+        self.event()  # the document ends
+        after = self.event()
         if not isinstance(after, yaml.StreamEndEvent):
             self.fatal(after, "a second document starts here; a file holds one")
         return root
@@ -119,7 +122,7 @@ class _Reader:
         self.problems.append(node.problem(tuple(self.path), message))
 
     def node(self, event: Any, depth: int) -> Node:
-        if isinstance(event, yaml.AliasEvent):
+        if type(event) is yaml.AliasEvent:
             return self.alias(event, depth)
         self.count(event, 1, depth)
         if event.anchor is None:
@@ -134,7 +137,8 @@ class _Reader:
 
     def count(self, event: Any, size: int, depth: int) -> None:
         self.size += size
-        self.deepest = max(self.deepest, depth)
+        if depth > self.deepest:
+            self.deepest = depth
         if depth > MAX_DEPTH:
             self.fatal(event, f"nested more than {MAX_DEPTH} levels deep")
         if self.aliased > MAX_ALIASED:
@@ -156,9 +160,10 @@ class _Reader:
         if event.tag is not None:
             tag = event.tag.replace("tag:yaml.org,2002:", "!!")
             self.report(node, f"the tag {tag} is not supported: leave it out (and quote text)")
-        if isinstance(event, yaml.ScalarEvent):
+        kind = type(event)
+        if kind is yaml.ScalarEvent:
             self.scalar(node, event)
-        elif isinstance(event, yaml.SequenceStartEvent):
+        elif kind is yaml.SequenceStartEvent:
             self.sequence(node, depth)
         else:
             self.mapping(node, depth)
@@ -181,7 +186,7 @@ class _Reader:
     def sequence(self, node: Node, depth: int) -> None:
         items: list[Node] = []
         node.value = items
-        while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
+        while type(event := self.event()) is not yaml.SequenceEndEvent:
             self.path.append(len(items))
             items.append(self.node(event, depth + 1))
             self.path.pop()
@@ -189,11 +194,11 @@ class _Reader:
     def mapping(self, node: Node, depth: int) -> None:
         entries: dict[str, Entry] = {}
         node.value = entries
-        while not isinstance(event := next(self.events), yaml.MappingEndEvent):
+        while type(event := self.event()) is not yaml.MappingEndEvent:
             key = self.node(event, depth + 1)
             name = key.value if isinstance(key.value, str) else key.written or "?"
             self.path.append(name)
-            value = self.node(next(self.events), depth + 1)
+            value = self.node(self.event(), depth + 1)
             self.path.pop()
             if key.written == "<<":
                 self.report(key, "merge keys (<<) are not supported: write the keys out")
@@ -214,8 +219,11 @@ class _Reader:
                 entries[name] = Entry(key, value)
 
 
+@lru_cache(maxsize=4096)
 def core_scalar(text: str) -> str | int | float | bool | None:
     """What an unquoted scalar means. Raises `ValueError` for a number of too many digits."""
+    if text[:1].isalpha() and text[0] not in "tTfFnN":
+        return text  # most scalars: no word of YAML's and no number starts like that
     if text in _WORDS:
         return _WORDS[text]
     if _IS_INT.fullmatch(text):
@@ -227,8 +235,9 @@ def core_scalar(text: str) -> str | int | float | bool | None:
 
 def scalar_fault(value: object) -> str | None:
     """Why a scalar is allowed in no field, or None."""
-    if isinstance(value, str) and not value.isascii() and _SURROGATE.search(value):
-        return "half of a surrogate pair is not text"
+    if isinstance(value, str):
+        good = value.isascii() or not _SURROGATE.search(value)
+        return None if good else "half of a surrogate pair is not text"
     if isinstance(value, float) and not math.isfinite(value):
         return "must be a finite number"
     if isinstance(value, int) and not -(2**63) <= value < 2**63:

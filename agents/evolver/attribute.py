@@ -15,7 +15,7 @@ from ..scoring.diagnosis import as_floats, pool, signal_interval, signal_rate
 from ..scoring.reward import Floats
 
 #: Failing classes (inversion includes spurious: both say that score and quality part ways) and the
-#: interfaces that can repair them, best first (DESIGN: section 4, "usual owner").
+#: interfaces that can repair them, best first.
 OWNERS: dict[str, tuple[Literal["p", "g", "c"], ...]] = {
     "spurious": ("c",),
     "inversion": ("c",),
@@ -97,18 +97,18 @@ def _failure(
     spec: RunSpec,
 ) -> str:
     rules = spec.evolver
-    if len(groups) < rules.min_groups:
+    if len(groups) < rules.attribute.min_groups:
         return "not_enough_evidence"
     share = informative_share(counts)
     if harness.of(task_id).paused:
-        return "recovered" if share >= rules.margin else "not_enough_evidence"
+        return "recovered" if share >= rules.critic.margin else "not_enough_evidence"
     known = sum(counts.values()) - counts["unknown"]
     at_ceiling = all(g.collapse == "collapsed-high" for g in groups)
     if known and at_ceiling and counts["neutral"] > known / 2:
         return "mastered"
     if interval is None:
         return "neutral" if known else "not_enough_evidence"
-    if interval[1] < rules.healthy_signal:
+    if interval[1] < rules.attribute.healthy_signal:
         apart = counts["spurious"] + counts["inversion"]
         losses: list[tuple[int, str]] = [
             (apart, "inversion" if counts["inversion"] >= counts["spurious"] else "spurious"),
@@ -120,11 +120,11 @@ def _failure(
         if most:
             return failure
     others = pool(g.pairs for g in domain_groups)
-    compared = len(domain_groups) >= rules.min_groups
-    if compared and share >= informative_share(others) + 2 * rules.margin:
+    compared = len(domain_groups) >= rules.attribute.min_groups
+    if compared and share >= informative_share(others) + 2 * rules.critic.margin:
         return "underused"
     rate = signal_rate(counts) or 0.0
-    return "healthy" if rate >= rules.healthy_signal else "not_enough_evidence"
+    return "healthy" if rate >= rules.attribute.healthy_signal else "not_enough_evidence"
 
 
 def _sentence(failure: str, rate: float | None, interval: Interval | None, groups: int) -> str:
@@ -139,7 +139,7 @@ def owners(
 ) -> list[Literal["p", "g", "c"]]:
     """The interfaces that can repair a failure and may evolve in this run, best first."""
     every = list(OWNERS[failure])
-    if failure == "blind_high" and harness.of(task_id).guidance is not None:
+    if failure == "blind_high" and harness.of(task_id).guidance:
         every.insert(0, "g")  # guided rollouts at the ceiling: take the help away first
     return [i for i in every if getattr(spec.interfaces, i).evolve]
 

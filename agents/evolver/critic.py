@@ -2,28 +2,30 @@
 
 A c-update judges the same fresh rollouts under both rubrics (paired). A g-update compares groups under
 today's guidance (or none) with groups under the new one: samples of their own, beside plain ones. A
-p-update is scored on what it would draw, from recorded rollouts. Shapes: N fresh rollouts of a kind, R
-bootstrap replicates, M drawn groups of G, K criteria.
+p-update is scored on what it would draw, from recorded rollouts. Shapes: N fresh rollouts of a kind (the
+same guidance), R bootstrap replicates, M drawn groups of G, K criteria.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ...memory.records import Group
-from ...prompts import guided_prompt
-from ...specs.harness import Guidance, HarnessState, apply
+from ...memory.records import Group, Measurement
+from ...prompts import fullest_prompt, guided_prompt
+from ...specs.guidance import Shown, overlap, show
+from ...specs.harness import HarnessState, UpdateError, apply
 from ...specs.sampling import effective_tasks, probabilities, stream
 from ...specs.schema import RunSpec
 from ...specs.tasks import Criterion, TrainTask
-from ...specs.updates import Update
+from ...specs.updates import Edit, Mount, Update, replaced
 from ..policy import Policy, PromptError, Request
 from ..scoring.diagnosis import agreement, group_signals, pool
-from ..scoring.judge import Scorer
 from ..scoring.reward import Floats
+from ..scoring.scorer import Scorer
 from .attribute import group_arrays, informative_share
 from .decision import Guard, Outcome, Replicates, accept
 from .evidence import Memory
@@ -41,6 +43,15 @@ class UnmeasurableError(Exception):
     """The candidate cannot be measured; the message says why."""
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a candidate. `measured` is None where nothing was."""
+
+    accepted: bool
+    reason: str
+    measured: Measurement | None
+
+
 class Critic:
     """Measures candidates and decides (`decision.accept`); changes nothing."""
 
@@ -51,8 +62,26 @@ class Critic:
         self.spec = spec
         rules = spec.evolver
         # Bonferroni: a candidate and its revisions get at most two looks each.
-        looks = 1 if rules.extended_rollouts == rules.rollouts else 2
+        looks = 1 if rules.critic.extended_rollouts == rules.critic.rollouts else 2
         self.alpha = rules.alpha / (looks * (1 + rules.max_revisions))
+
+    def decide(
+        self, update: Update, harness: HarnessState, step: int, revision: int, test: bool
+    ) -> Verdict:
+        """Accept or reject a candidate; without a `test`, whatever can be applied is accepted.
+
+        Raises `StalePolicyError`.
+        """
+        try:
+            if not test:
+                self.check(update, harness, step)
+                return Verdict(True, "not measured", None)
+            outcome = self.judge(update, harness, step, revision)
+        except UpdateError as error:
+            return Verdict(False, f"cannot be applied: {error}", None)
+        except UnmeasurableError as error:
+            return Verdict(False, f"cannot be measured: {error}", None)
+        return Verdict(outcome.accepted, outcome.reason, outcome.measured)
 
     def judge(self, update: Update, harness: HarnessState, step: int, revision: int) -> Outcome:
         """Measure one candidate on fresh rollouts, once more with more of them if that is open.
@@ -65,15 +94,16 @@ class Critic:
                 f"the critic was asked about the policy after step {step}, "
                 f"but the policy has taken {self.policy.version} steps"
             )
-        after = apply(harness, [update])
+        after = self.check(update, harness, step)
         if update.interface == "p":
             return self._judge_p(update, harness, after, step)
         if len(update.task_ids) > 1:
             raise UnmeasurableError("a change of g or c is measured on one task, not on several")
         trial = _Trial(self, update, harness, after, step, revision)
-        outcome = trial.look(self.spec.evolver.rollouts)
-        if outcome.open and self.spec.evolver.extended_rollouts > self.spec.evolver.rollouts:
-            outcome = trial.look(self.spec.evolver.extended_rollouts)
+        rules = self.spec.evolver.critic
+        outcome = trial.look(rules.rollouts)
+        if outcome.open and rules.extended_rollouts > rules.rollouts:
+            outcome = trial.look(rules.extended_rollouts)
         return outcome
 
     def _judge_p(self, update: Update, harness: HarnessState, after: HarnessState, step: int) -> Outcome:
@@ -85,7 +115,7 @@ class Critic:
         share = sum(p_before[i] for i in ids)
         before_X = np.array([p_before[i] / share for i in ids])
         after_X = np.array([p_after[i] / share for i in ids])
-        staleness = self.spec.evolver.max_staleness
+        staleness = self.spec.evolver.horizon
         groups_by_task = {
             i: [g for g in self.memory.current_groups(harness, step, staleness, i) if _known_pairs(g)]
             for i in harness.tasks
@@ -102,11 +132,54 @@ class Critic:
         floor = self.spec.interfaces.p.min_effective_tasks
         floor = min(floor, effective_tasks(list(p_before.values())))
         guards = {"effective tasks": Guard(floor, effective_tasks(list(p_after.values())))}
-        return accept(signal, guards, self.alpha, self.spec.evolver.margin, rollouts=0)
+        return accept(signal, guards, self.alpha, self.spec.evolver.critic.margin, rollouts=0)
+
+    def check(self, update: Update, harness: HarnessState, step: int) -> HarnessState:
+        """The harness with the update, or `UpdateError`: it does not fit, or a rule forbids it."""
+        after = apply(harness, [update], step)
+        g, c = self.spec.interfaces.g, self.spec.interfaces.c
+        for task_id in update.task_ids:
+            task = harness.tasks[task_id]
+            if c.anchored and (touched := replaced(update) & {k.id for k in task.rubric}):
+                raise UpdateError(
+                    f"{update.op}: {', '.join(sorted(touched))} is a seed criterion of {task_id}, and "
+                    "interfaces.c.anchored keeps those"
+                )
+            if isinstance(update, Mount | Edit) and update.lines != "rubric" and task.reference:
+                share = overlap(update.lines, task.reference)
+                if share > g.max_overlap:
+                    raise UpdateError(
+                        f"{update.op}: a leak, {share:.0%} of its 4-word runs are in the reference of "
+                        f"{task_id} (interfaces.g.max_overlap {g.max_overlap:g})"
+                    )
+            try:
+                self.policy.check_prompt(fullest_prompt(after, task_id))
+            except PromptError as error:
+                raise UpdateError(f"{update.op}: {error}") from None
+        return after
+
+    def mix(self, harness: HarnessState, task: TrainTask, step: int) -> Mix:
+        """The kinds of rollouts in a group of `task` at `step`, the most guided first.
+
+        Raises `UnmeasurableError` where every rollout of every group is of a kind of its own.
+        """
+        mounted = harness.of(task.id).guidance
+        if any(g.share == "ramp" for g in mounted):
+            raise UnmeasurableError("a ramp shows each rollout other lines")
+        left = self.memory.strengths(harness, task.id, step, self.spec.engine.steps)
+        rng = stream(self.spec.seed, "critic-guidance", step, task.id)  # a ramp's; nothing is drawn
+        size = self.spec.engine.group_size
+        return Counter(show(mounted, left, harness.rubric(task.id), size, rng))
 
     def _p(self, harness: HarnessState) -> dict[str, float]:
         p = self.spec.interfaces.p
         return probabilities(harness, p.domain_shares, p.paused_weight)
+
+
+#: What a rollout is shown; () is a plain one. Rollouts that are shown the same are of one kind.
+Kind = tuple[Shown, ...]
+#: How many of a group's G rollouts are of each kind.
+Mix = dict[Kind, int]
 
 
 @dataclass(frozen=True)
@@ -118,11 +191,7 @@ class _Fresh:
 
 
 class _Trial:
-    """One candidate of g or c on a growing set of fresh rollouts.
-
-    Rollouts come in kinds: plain ones (guidance None), and ones that carry today's or the new
-    guidance. A group of G under some guidance is a draw of plain and guided ones in its share.
-    """
+    """One candidate of g or c on a growing set of fresh rollouts of every kind it involves."""
 
     def __init__(
         self,
@@ -141,45 +210,44 @@ class _Trial:
         self.rubric_after = after.rubric(self.task.id)
         every = {c.id: c for c in (*self.rubric, *self.rubric_after)}
         self.criteria = list(every.values())
-        self.guidance: Guidance | None = None  # a c-update is measured on plain rollouts
-        self.guidance_after: Guidance | None = None
+        size = critic.spec.engine.group_size
+        self.mix: Mix = {(): size}  # a c-update is measured on plain rollouts
+        self.mix_after: Mix = {(): size}
         if update.interface == "g":
-            self.guidance = harness.of(self.task.id).guidance
-            self.guidance_after = after.of(self.task.id).guidance
-        self._texts: dict[Guidance | None, list[str]] = {}
+            self.mix = critic.mix(harness, self.task, step + 1)
+            self.mix_after = critic.mix(after, self.task, step + 1)
+        # Plain ones are always there: the guards compare with them.
+        self.kinds: list[Kind] = list(dict.fromkeys(((), *self.mix, *self.mix_after)))
+        self._texts: dict[Kind, list[str]] = {kind: [] for kind in self.kinds}
 
     def look(self, n: int) -> Outcome:
         """Bring the fresh rollouts of every kind up to `n`, measure, decide."""
-        kinds = dict.fromkeys((None, self.guidance, self.guidance_after))
-        fresh = {guidance: self._fresh(n, guidance) for guidance in kinds}
+        fresh = [self._fresh(n, kind) for kind in self.kinds]
         rng = stream(self.critic.spec.seed, "critic-draw", *self.key, n)
         drawn = {
-            guidance: _Drawn(np.arange(n)[None], rng.integers(n, size=(REPLICATES, n)))
-            for guidance in kinds
+            kind: _Drawn(np.arange(n)[None], rng.integers(n, size=(REPLICATES, n))) for kind in self.kinds
         }
         # The same groups before and after where the guidance is the same: a paired comparison.
-        groups_before = self._groups(self.guidance, drawn, rng)
+        groups_before = self._groups(self.mix, drawn, rng)
         groups_after = groups_before
-        if self.guidance_after != self.guidance:
-            groups_after = self._groups(self.guidance_after, drawn, rng)
-        before, before_R = self._rates(self.rubric, self.guidance, groups_before, fresh)
-        after, after_R = self._rates(self.rubric_after, self.guidance_after, groups_after, fresh)
+        if self.mix_after != self.mix:
+            groups_after = self._groups(self.mix_after, drawn, rng)
+        before, before_R = self._rates(self.rubric, groups_before, fresh)
+        after, after_R = self._rates(self.rubric_after, groups_after, fresh)
         return accept(
             Replicates(before, after, before_R, after_R),
-            self._guards(fresh),
+            self._guards(dict(zip(self.kinds, fresh, strict=True))),
             self.critic.alpha,
-            self.critic.spec.evolver.margin,
-            rollouts=n * len(kinds),
+            self.critic.spec.evolver.critic.margin,
+            rollouts=n * len(self.kinds),
         )
 
-    def _fresh(self, n: int, guidance: Guidance | None) -> _Fresh:
+    def _fresh(self, n: int, kind: Kind) -> _Fresh:
         """The first `n` fresh rollouts of a kind; those of an earlier look are kept."""
-        texts = self._texts.setdefault(guidance, [])
-        prompt, kind = self.task.prompt, "plain"
-        if guidance is not None:
-            prompt = guided_prompt(prompt, guidance.checklist)
-            kind = "guided" if guidance == self.guidance_after else "guided-before"
-        requests = [Request(prompt, ("critic", *self.key, kind, i)) for i in range(len(texts), n)]
+        texts = self._texts[kind]
+        prompt = guided_prompt(self.task.prompt, kind)
+        number = self.kinds.index(kind)
+        requests = [Request(prompt, ("critic", *self.key, number, i)) for i in range(len(texts), n)]
         try:
             samples = self.critic.policy.sample(requests, self.critic.spec.seed)
         except PromptError as error:
@@ -192,50 +260,43 @@ class _Trial:
         return _Fresh(quality_N, scorer.verdicts(self.task, self.criteria, texts, "critic"))
 
     def _groups(
-        self,
-        guidance: Guidance | None,
-        drawn: dict[Guidance | None, _Drawn],
-        rng: np.random.Generator,
-    ) -> tuple[_Groups, _Groups]:
-        """Random groups of G for the point estimate and for every replicate."""
-        size = self.critic.spec.engine.group_size
-        n_guided = guided_count(guidance, size)
-        plain, guided = drawn[None], drawn[guidance]
+        self, mix: Mix, drawn: dict[Kind, _Drawn], rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Random groups of G for the point estimate (1, M, G) and for every replicate (R, M, G).
+
+        A rollout's number counts over all kinds, in the order of `kinds`.
+        """
+        parts: list[tuple[np.ndarray, np.ndarray]] = []
+        for k, kind in enumerate(self.kinds):
+            if count := mix.get(kind, 0):
+                first = k * drawn[kind].point.shape[1]
+                point = _subsets(rng, drawn[kind].point, POINT_GROUPS, count) + first
+                replicates = _subsets(rng, drawn[kind].replicates, GROUPS, count) + first
+                parts.append((point, replicates))
         return (
-            _Groups(
-                _subsets(rng, plain.point, POINT_GROUPS, size - n_guided),
-                _subsets(rng, guided.point, POINT_GROUPS, n_guided),
-            ),
-            _Groups(
-                _subsets(rng, plain.replicates, GROUPS, size - n_guided),
-                _subsets(rng, guided.replicates, GROUPS, n_guided),
-            ),
+            np.concatenate([point for point, _ in parts], axis=-1),
+            np.concatenate([replicates for _, replicates in parts], axis=-1),
         )
 
     def _rates(
         self,
         rubric: Sequence[Criterion],
-        guidance: Guidance | None,
-        groups: tuple[_Groups, _Groups],
-        fresh: dict[Guidance | None, _Fresh],
+        groups: tuple[np.ndarray, np.ndarray],
+        fresh: Sequence[_Fresh],
     ) -> tuple[float, Floats]:
         """Signal rate of the drawn groups: the point estimate and its replicates."""
         columns = [self.criteria.index(criterion) for criterion in rubric]
-        plain, guided = fresh[None], fresh[guidance]
-        met_NK = np.concatenate([plain.met_NK, guided.met_NK])[:, columns]
-        quality_N = np.concatenate([plain.quality_N, guided.quality_N])
-        n = len(plain.quality_N)
+        met_NK = np.concatenate([kind.met_NK for kind in fresh])[:, columns]
+        quality_N = np.concatenate([kind.quality_N for kind in fresh])
         rates = []
-        for drawn in groups:
-            # Guided rollouts are numbered after the plain ones.
-            origin_MG = np.concatenate([drawn.plain_MG, drawn.guided_MG + n], axis=-1)
+        for origin_MG in groups:
             score_MG = self.critic.scorer.rewards(rubric, met_NK[origin_MG])
             rates.append(group_signals(score_MG, quality_N[origin_MG], origin_MG).rate())
         return float(rates[0][0]), rates[1]
 
-    def _guards(self, fresh: dict[Guidance | None, _Fresh]) -> dict[str, Guard]:
+    def _guards(self, fresh: dict[Kind, _Fresh]) -> dict[str, Guard]:
         """c: agreement with quality not down. g: guided rollouts no worse, and at their best better."""
-        plain = fresh[None]
+        plain = fresh[()]
         if self.update.interface == "c":
             columns = [self.criteria.index(c) for c in self.rubric]
             columns_after = [self.criteria.index(c) for c in self.rubric_after]
@@ -244,9 +305,10 @@ class _Trial:
             after_N = rewards(self.rubric_after, plain.met_NK[:, columns_after])
             agrees, agrees_after = (agreement(s_N, plain.quality_N) for s_N in (before_N, after_N))
             return {"agreement with quality": Guard(agrees, agrees_after)}
-        if self.guidance_after is None:
+        most_guided = next(iter(self.mix_after))  # that of the group's first rollout
+        if not most_guided:
             return {}
-        plain_N, guided_N = plain.quality_N, fresh[self.guidance_after].quality_N
+        plain_N, guided_N = plain.quality_N, fresh[most_guided].quality_N
         return {
             "mean quality": Guard(float(np.nanmean(plain_N)), float(np.nanmean(guided_N))),
             "top-quartile quality": Guard(_top(plain_N), _top(guided_N), strict=True),
@@ -259,19 +321,6 @@ class _Drawn:
 
     point: np.ndarray  # (1, N)
     replicates: np.ndarray  # (R, N)
-
-
-@dataclass(frozen=True)
-class _Groups:
-    """Rollout numbers of M groups in each of R samples: plain and guided members."""
-
-    plain_MG: np.ndarray
-    guided_MG: np.ndarray
-
-
-def guided_count(guidance: Guidance | None, group_size: int) -> int:
-    """How many of a group's rollouts carry the guidance: rounded down, so some stay unguided."""
-    return 0 if guidance is None else int(guidance.share * group_size)
 
 
 def _subsets(rng: np.random.Generator, numbers_RN: np.ndarray, groups: int, size: int) -> np.ndarray:

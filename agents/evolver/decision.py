@@ -83,6 +83,6 @@ def accept(
         reason = f"{seen} is below the margin {margin:.2f}"
         return Outcome(False, reason, measured, open=bool(gain > 0 and high >= margin))
     if p_no_gain > alpha:
-        reason = f"{seen} may be luck: p {p_no_gain:.3f} is above {alpha:.3f}"
+        reason = f"{seen} may be luck: P(no gain) {p_no_gain:.3f} is above {alpha:.3f}"
         return Outcome(False, reason, measured, open=True)
-    return Outcome(True, f"{seen}, p {p_no_gain:.3f} <= {alpha:.3f}, guards held", measured)
+    return Outcome(True, f"{seen}, P(no gain) {p_no_gain:.3f} <= {alpha:.3f}, guards held", measured)

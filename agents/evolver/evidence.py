@@ -10,10 +10,11 @@ import numpy as np
 from ...memory.index import MemoryIndex
 from ...memory.records import Accepted, AnyRecord, Decision, Group
 from ...memory.rollouts import Rollout, RolloutStore
+from ...specs.guidance import Guidance, SuccessFade, strength
 from ...specs.harness import HarnessState
 from ...specs.tasks import Criterion, TrainTask
 from ..scoring.diagnosis import as_floats, as_known, as_verdicts, collapse, pair_classes
-from ..scoring.judge import Scorer
+from ..scoring.scorer import Scorer
 
 
 @dataclass
@@ -49,13 +50,7 @@ class Memory:
         the responses as good evidence as they were.
         """
         since = max(
-            (
-                r.step
-                for r in self.records
-                if isinstance(r, Accepted)
-                for u in r.updates
-                if task_id in u.task_ids and u.op in ("mount", "unmount", "pause")
-            ),
+            (r.step for r in self.records if isinstance(r, Accepted) and _other_rollouts(r, task_id)),
             default=-1,
         )
         groups = [g for g in self.groups(step, max_staleness, task_id) if g.step > since]
@@ -82,6 +77,20 @@ class Memory:
             }
         )
 
+    def strengths(self, harness: HarnessState, task_id: str, step: int, steps: int) -> list[float]:
+        """How much is left at `step` (of `steps`) of each guidance field mounted on a task."""
+        return [
+            strength(mounted, step, steps, self._plain_rewards(task_id, mounted, step))
+            for mounted in harness.of(task_id).guidance
+        ]
+
+    def _plain_rewards(self, task_id: str, mounted: Guidance, step: int) -> list[float | None]:
+        """Mean clipped reward of the unguided rollouts of a task's groups since a mounting."""
+        if not isinstance(mounted.fade, SuccessFade):
+            return []
+        groups = self.groups(step - 1, step - mounted.since, task_id)
+        return [_mean_plain(group) for group in groups]
+
     def decisions(self, task_id: str | None = None) -> list[Decision]:
         """Decisions so far, oldest first."""
         found = [r for r in self.records if isinstance(r, Decision)]
@@ -90,3 +99,19 @@ class Memory:
     def responses(self, group: Group) -> list[Rollout]:
         """The rollouts of a group, in sample order."""
         return self.rollouts.group(group.step, group.slot)
+
+
+def _other_rollouts(accepted: Accepted, task_id: str) -> bool:
+    """Did a new version change what a task's rollouts are like? (A rollback may have.)"""
+    ops = ("mount", "edit", "fade", "unmount", "pause")
+    touched = any(task_id in update.task_ids and update.op in ops for update in accepted.updates)
+    return touched or accepted.rolled_back_to is not None
+
+
+def _mean_plain(group: Group) -> float | None:
+    known = [
+        min(max(reward, 0.0), 1.0)
+        for reward, guided in zip(group.rewards, group.guided, strict=True)
+        if reward is not None and not guided
+    ]
+    return float(np.mean(known)) if known else None

@@ -48,7 +48,7 @@ class Evolver:
         look = Look([], [])
         for diagnosis in self._needy(step, harness):
             # What was accepted in this look counts already: changes to p act on one another.
-            interim = replace(apply(harness, look.updates), version=harness.version)
+            interim = replace(apply(harness, look.updates, step), version=harness.version)
             context = Context(self.spec, self.memory, interim, self.proposer, self.critic, say)
             start = {
                 "step": step,

@@ -24,15 +24,13 @@ from typing_extensions import TypedDict
 
 from ...memory.index import find, signature
 from ...memory.records import Decision, Diagnosis, NoProposal
-from ...specs.harness import HarnessState, UpdateError
+from ...specs.harness import HarnessState
 from ...specs.schema import RunSpec
 from ...specs.updates import UPDATE, describe
 from .attribute import diagnose, owners
-from .critic import Critic, UnmeasurableError
+from .critic import Critic
 from .evidence import Memory
-from .proposers import Case, Proposer
-
-SIMILAR = 8  # decisions of other tasks that a proposer is shown
+from .proposers import Case, NoCandidate, Proposer
 
 
 @dataclass(frozen=True)
@@ -67,11 +65,17 @@ def retrieve(state: State, runtime: Runtime[Context]) -> State:
     ctx = runtime.context
     ctx.say(f"reading the evidence on {state['task_id']}")
     diagnosis = Diagnosis.model_validate(state["diagnosis"])
-    hits = ctx.memory.index.search(
-        signature(diagnosis), SIMILAR, type="decision", not_task=diagnosis.task_id
-    )
+    rules = ctx.spec.evolver.retrieve
+    if ctx.spec.evolver.memory == "look":
+        return {"within": [], "cross": [], "revision": 0}
+    hits = []
+    if rules.across:
+        hits = ctx.memory.index.search(
+            signature(diagnosis), rules.across, type="decision", not_task=diagnosis.task_id
+        )
+    refused = _refused_before(ctx, diagnosis)
     return {
-        "within": [d.id for d in _refused_before(ctx, diagnosis)],
+        "within": [d.id for d in refused[max(0, len(refused) - rules.within) :]],
         "cross": [h.record_id for h in hits],
         "revision": 0,
     }
@@ -97,8 +101,10 @@ def propose(state: State, runtime: Runtime[Context]) -> Command[Literal["critic"
     refused = [*_decisions(ctx.memory, state["within"]), *here]
     similar = _decisions(ctx.memory, state["cross"])
     update = ctx.proposer.propose(Case(diagnosis, ctx.harness, similar, refused))
-    if update is not None:
-        ctx.say(f"measuring {describe(update)}")
+    if not isinstance(update, NoCandidate):
+        known = ctx.harness.all_criteria(diagnosis.task_id)
+        if ctx.spec.evolver.critic.test == "measure":
+            ctx.say(f"measuring {describe(update, known)}")
         candidate = update.model_dump(mode="json")
         return Command(update={"candidate": candidate}, goto="critic")
     nothing = NoProposal(
@@ -107,8 +113,7 @@ def propose(state: State, runtime: Runtime[Context]) -> Command[Literal["critic"
         harness_version=ctx.harness.version,
         diagnosis_id=diagnosis.id,
         task_id=diagnosis.task_id,
-        reason=f"no candidate is left for {diagnosis.failure} that recorded rollouts speak for"
-        f" ({len(refused)} refused before)",
+        reason=update.reason,
     )
     update_state = {"candidate": None, "no_proposal": nothing.model_dump(mode="json")}
     return Command(update=update_state, goto="__end__")
@@ -120,14 +125,8 @@ def critic(state: State, runtime: Runtime[Context]) -> Command[Literal["revise",
     diagnosis = Diagnosis.model_validate(state["diagnosis"])
     update = UPDATE.validate_python(state["candidate"])
     revision = state["revision"]
-    accepted, measured = False, None
-    try:
-        outcome = ctx.critic.judge(update, ctx.harness, state["step"], revision)
-        accepted, reason, measured = outcome.accepted, outcome.reason, outcome.measured
-    except UpdateError as error:
-        reason = f"cannot be applied: {error}"
-    except UnmeasurableError as error:
-        reason = f"cannot be measured: {error}"
+    test = ctx.spec.evolver.critic.test == "measure"
+    verdict = ctx.critic.decide(update, ctx.harness, state["step"], revision, test)
     decision = Decision(
         id=f"u-{diagnosis.id[2:]}-{revision}",
         step=diagnosis.step,
@@ -136,13 +135,15 @@ def critic(state: State, runtime: Runtime[Context]) -> Command[Literal["revise",
         task_id=diagnosis.task_id,
         revision=revision,
         update=update,
-        accepted=accepted,
-        reason=reason,
-        measured=measured,
+        accepted=verdict.accepted,
+        reason=verdict.reason,
+        measured=verdict.measured,
         retrieved=[*state["within"], *state["cross"]],
     )
-    ctx.say(f"{'accepted' if accepted else 'rejected'} {describe(update)}: {reason}")
-    again = not accepted and revision < ctx.spec.evolver.max_revisions
+    word = "accepted" if verdict.accepted else "rejected"
+    known = ctx.harness.all_criteria(diagnosis.task_id)
+    ctx.say(f"{word} {describe(update, known)}: {verdict.reason}")
+    again = not verdict.accepted and revision < ctx.spec.evolver.max_revisions
     return Command(
         update={"decisions": [decision.model_dump(mode="json")]}, goto="revise" if again else "__end__"
     )
@@ -171,7 +172,7 @@ def diagnose_task(
     memory: Memory, harness: HarnessState, spec: RunSpec, step: int, task_id: str
 ) -> Diagnosis:
     """The diagnosis of one task from everything on record up to `step`."""
-    staleness = spec.evolver.max_staleness
+    staleness = spec.evolver.horizon
     domain = harness.tasks[task_id].domain
     others = [
         group

@@ -20,8 +20,8 @@ from ...specs.schema import RunSpec
 from ...specs.tasks import Criterion, TrainTask
 from ...specs.updates import Add, Boost, Mount, Pause, Resume, Retire, Unmount, Update
 from ..scoring.diagnosis import agreement, as_floats, group_signals
-from ..scoring.judge import Scorer
 from ..scoring.reward import Floats
+from ..scoring.scorer import Scorer
 from .evidence import Memory
 
 BOOST_FACTOR = 2.0
@@ -37,10 +37,17 @@ class Case:
     refused: Sequence[Decision]  # of this task, with the measured reasons
 
 
-class Proposer(Protocol):
-    """One proposal a call; None when nothing is left that could help. Never applies anything."""
+@dataclass(frozen=True)
+class NoCandidate:
+    """Why a proposer has nothing to measure."""
 
-    def propose(self, case: Case) -> Update | None:
+    reason: str
+
+
+class Proposer(Protocol):
+    """One proposal a call. Never applies anything."""
+
+    def propose(self, case: Case) -> Update | NoCandidate:
         """The next candidate for `case`, different from every refused one."""
 
 
@@ -58,7 +65,7 @@ class Catalogue:
         self.scorer = scorer
         self.spec = spec
 
-    def propose(self, case: Case) -> Update | None:
+    def propose(self, case: Case) -> Update | NoCandidate:
         """The candidate with the best expected gain, over the interfaces in the diagnosis' order."""
         refused = {content_key(d.update) for d in case.refused}
         for interface in case.diagnosis.interfaces:
@@ -67,7 +74,10 @@ class Catalogue:
             if fresh:
                 # Equal expectations are settled by content, so that a pool's order decides nothing.
                 return min(fresh, key=lambda u: (-_or_zero(u.expected), content_key(u)))
-        return None
+        return NoCandidate(
+            f"no candidate is left for {case.diagnosis.failure} that recorded rollouts speak for"
+            f" ({len(case.refused)} refused before)"
+        )
 
     def _for_p(self, case: Case) -> list[Update]:
         about = _about(case.diagnosis)
@@ -85,14 +95,14 @@ class Catalogue:
     def _for_g(self, case: Case) -> list[Update]:
         about = _about(case.diagnosis)
         task = case.harness.tasks[case.diagnosis.task_id]
-        mounted = case.harness.of(task.id).guidance
+        mounted = case.harness.of(task.id).field("checklist")
         if case.diagnosis.failure == "blind_high":
-            return [Unmount(**about)] if mounted else []
+            return [Unmount(field=g.field, **about) for g in case.harness.of(task.id).guidance]
         out: list[Update] = []
         for checklist in task.pool.checklists:
-            if mounted is None or mounted.checklist != checklist:
+            if mounted is None or mounted.lines != checklist:
                 share = self.spec.interfaces.g.share
-                mount = Mount(checklist=checklist, share=share, **about)
+                mount = Mount(lines=checklist, share=share, **about)
                 out.append(mount.model_copy(update={"expected": self._remembered(mount, case)}))
         return out
 
@@ -105,10 +115,15 @@ class Catalogue:
         options: list[tuple[Update, list[Criterion]]] = [
             (Add(criterion=c, **about), [*rubric, c]) for c in task.pool.criteria if c.id not in known
         ]
+        seed = task.rubric if self.spec.interfaces.c.anchored else ()
         if len(rubric) > 1:
             options += [
-                (Retire(criterion_id=c.id, **about), [r for r in rubric if r.id != c.id]) for c in rubric
+                (Retire(criterion_id=c.id, **about), [r for r in rubric if r.id != c.id])
+                for c in rubric
+                if c not in seed
             ]
+        if self.spec.evolver.propose.select == "any":
+            return [update for update, _ in options if update.op == "add"]
         replay = _Replay(task, self.memory, self.scorer, case)
         before_rate, before_agreement = replay.measure(rubric)
         out: list[Update] = []
@@ -117,7 +132,7 @@ class Catalogue:
             remembered = self._remembered(update, case)
             predicted = rate - before_rate
             expected = predicted if remembered is None else (predicted + remembered) / 2
-            if expected >= self.spec.evolver.margin and agrees >= before_agreement:
+            if expected >= self.spec.evolver.critic.margin and agrees >= before_agreement:
                 out.append(update.model_copy(update={"expected": round(expected, 6)}))
         return out
 

@@ -181,7 +181,8 @@ def _ifeval(check: IfevalCheck, prompt: str, response: str) -> Verdict:
     except LookupError as error:
         if "nltk" not in str(error).lower():
             raise
-        return Verdict(None, f"NLTK data is missing on this machine ({_nltk_name(error)})")
+        name = _nltk_name(error)
+        return Verdict(None, f"NLTK data is missing: python -m nltk.downloader {name}")
 
 
 def _escaped(value: Any) -> Any:
@@ -247,7 +248,7 @@ def _without_language(id: str, response: str) -> Verdict | None:
 
 def _nltk_name(error: LookupError) -> str:
     found = regex.search(r"nltk\.download\('([^']+)'\)", str(error))
-    return found[1] if found else "see the NLTK documentation"
+    return found[1] if found else "all"
 
 
 def _one_line(text: str) -> str:

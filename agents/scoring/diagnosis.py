@@ -1,4 +1,4 @@
-"""Failure classes of rollout pairs, and the signal rate (DESIGN: section 4). Pure numpy.
+"""Failure classes of rollout pairs, and the signal rate. Pure numpy.
 
 A pair of rollouts of one task either differs in score S or ties, and either differs in oracle quality
 q or ties. S is the rubric reward; q is rubric-free. NaN in either makes a pair `unknown`.

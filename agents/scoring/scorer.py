@@ -1,7 +1,8 @@
-"""Verdicts and quality for the responses of one task: criteria go to checks, quality to the oracle."""
+"""Verdicts and quality of responses: criteria go to checks or to the judge, quality to the oracle."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,44 +10,78 @@ import numpy as np
 from ...specs.schema import Oracle
 from ...specs.tasks import Criterion, Task
 from ..usage import Purpose, Usage
-from .checks import run_check
+from .checks import Verdict, run_check
+from .judge import Item, Judge
 from .oracle import measure_quality
 from .reward import Floats, group_rewards
 
 
 class Scorer:
-    """Scores responses; counts every verdict by purpose."""
+    """Scores responses; counts every verdict by purpose, and why verdicts are missing."""
 
-    def __init__(self, oracle: Oracle, usage: Usage, max_dropped: float) -> None:
+    def __init__(
+        self, oracle: Oracle, usage: Usage, max_dropped: float, judge: Judge | None = None
+    ) -> None:
         self.oracle = oracle
         self.usage = usage
         self.max_dropped = max_dropped
+        self.judge = judge
+        self.causes: Counter[str] = Counter()  # of unscored verdicts, since they were last taken
+
+    def take_causes(self) -> dict[str, int]:
+        """Why verdicts were unscored since the last call, the commonest first."""
+        taken = dict(self.causes.most_common())
+        self.causes.clear()
+        return taken
 
     def verdicts(
         self, task: Task, rubric: Sequence[Criterion], responses: Sequence[str], purpose: Purpose
     ) -> Floats:
         """met_GK: 1 met, 0 not met, NaN unscored, for each response and criterion."""
-        self.usage.judge_calls[purpose] += len(responses) * len(rubric)
-        met_GK = np.full((len(responses), len(rubric)), np.nan)
-        for k, criterion in enumerate(rubric):
-            for i, response in enumerate(responses):
-                met_GK[i, k] = _verdict(criterion, task.prompt, response)
-        return met_GK
+        if not responses:
+            return np.empty((0, len(rubric)))
+        return np.stack(self.verdicts_of([(task, rubric, text) for text in responses], purpose))
+
+    def verdicts_of(
+        self, questions: Sequence[tuple[Task, Sequence[Criterion], str]], purpose: str
+    ) -> list[Floats]:
+        """met_K of each (task, rubric, response). What a judge has to decide is asked all at once."""
+        found: list[Floats] = []
+        items: list[Item] = []
+        asked: list[tuple[int, list[int]]] = []  # question, and which of its criteria are judged
+        for i, (task, rubric, response) in enumerate(questions):
+            met_K = np.full(len(rubric), np.nan)
+            for k, criterion in enumerate(rubric):
+                if criterion.check is not None:
+                    met_K[k] = self._known(run_check(criterion.check, task.prompt, response))
+            found.append(met_K)
+            if judged := [k for k, criterion in enumerate(rubric) if criterion.check is None]:
+                items.append(Item(task.prompt, response, tuple(rubric[k].text for k in judged)))
+                asked.append((i, judged))
+        calls = sum(len(rubric) for _, rubric, _ in questions)
+        self.usage.judge_calls[purpose] = self.usage.judge_calls.get(purpose, 0) + calls
+        if items and self.judge is None:
+            cause = "needs a judge role, and none is configured"
+            self.causes[cause] += sum(len(item.criteria) for item in items)
+        elif items and self.judge is not None:
+            for (i, judged), row in zip(asked, self.judge.decide(items, purpose), strict=True):
+                found[i][judged] = [self._known(verdict) for verdict in row]
+        return found
+
+    def _known(self, verdict: Verdict) -> float:
+        if verdict.met is None:
+            self.causes[verdict.cause] += 1
+            return np.nan
+        return float(verdict.met)
 
     def rewards(self, rubric: Sequence[Criterion], met_GK: Floats) -> Floats:
         """R_raw of each response (NaN: none) under a rubric."""
         points_K = np.array([criterion.points for criterion in rubric])
-        return group_rewards(points_K, met_GK, self.max_dropped)[0]
+        gates = [np.nan if criterion.gate is None else criterion.gate for criterion in rubric]
+        return group_rewards(points_K, met_GK, self.max_dropped, np.array(gates))[0]
 
     def quality(self, task: Task, responses: Sequence[str]) -> Floats:
         """q of each response, in [0, 1]; NaN without an oracle or without a `quality` to go by."""
         if self.oracle.kind == "none" or task.quality is None:
             return np.full(len(responses), np.nan)
         return np.array([measure_quality(task.quality, task.prompt, r).total for r in responses])
-
-
-def _verdict(criterion: Criterion, prompt: str, response: str) -> float:
-    if criterion.check is None:
-        return np.nan  # needs a judge role; the loader refuses such tasks while there is none
-    met = run_check(criterion.check, prompt, response).met
-    return np.nan if met is None else float(met)

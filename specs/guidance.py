@@ -1,0 +1,197 @@
+"""g: guidance fields, which rollouts of a group they are shown to, and how they fade."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args
+
+import numpy as np
+from pydantic import Field
+
+from .tasks import AtLeastOne, Criterion, Strict
+
+GuidanceField = Literal["checklist", "outline", "pitfalls", "skill", "exemplar"]
+FIELDS: tuple[GuidanceField, ...] = get_args(GuidanceField)
+
+
+class SigmoidFade(Strict):
+    """Falls off like a cliff at one point of the run: 1 / (1 + exp(k (x - x0))).
+
+    RuscaRL's schedule (arXiv 2508.16949): x = (t - 1) / (T - 1) at step t of T, steps from 1.
+    """
+
+    kind: Literal["sigmoid"]
+    x0: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
+    """Where half is left, as a share of the run."""
+    k: Annotated[float, Field(gt=0.0)] = 125.0
+    """Steepness."""
+
+
+class LinearFade(Strict):
+    """Falls evenly to nothing over so many steps from the mounting on."""
+
+    kind: Literal["linear"]
+    steps: Annotated[int, Field(ge=1)]
+    """Steps from full strength to none."""
+
+
+class SuccessFade(Strict):
+    """Goes, for good, once the task is solved without it."""
+
+    kind: Literal["success"]
+    reward: Annotated[float, Field(ge=0.0, le=1.0)] = 0.8
+    """Mean reward of unguided rollouts (clipped to 0..1) that counts as solved."""
+    groups: Annotated[int, Field(ge=1)] = 2
+    """Successive groups of the task that have to reach it."""
+
+
+Fade = Annotated[SigmoidFade | LinearFade | SuccessFade, Field(discriminator="kind")]
+
+#: A share of a group's rollouts that carry every line; or `ramp`: rollout i of G carries a random
+#: (G - 1 - i) / (G - 1) of the lines, so that the first has them all and the last has none.
+Dose = Annotated[float, Field(gt=0.0, lt=1.0)] | Literal["ramp"]
+#: What is shown; `rubric`: the criteria in force when the group is rolled out.
+Lines = AtLeastOne[str] | Literal["rubric"]
+
+
+class StartGuidance(Strict):
+    """Guidance that every task carries from the first step on."""
+
+    field: GuidanceField
+    """What kind of text it is: this chooses the words that introduce it."""
+    lines: Lines
+    """Its lines; `rubric`: the task's criteria in force, to be met or (points below zero) avoided."""
+    share: Dose = 0.5
+    """Share of a group's rollouts that carry it, or `ramp`: more of its lines on some than on others."""
+    fade: Fade | None = None
+    """How it goes away; default: it stays."""
+
+    def mounted(self) -> Guidance:
+        """As a part of the harness."""
+        return Guidance(self.field, self.lines, self.share, self.fade)
+
+
+@dataclass(frozen=True)
+class Guidance:
+    """One guidance field as it is mounted on a task."""
+
+    field: GuidanceField
+    lines: tuple[str, ...] | Literal["rubric"]
+    share: float | Literal["ramp"]
+    fade: Fade | None = None
+    since: int = 0  # the first step it can act in
+
+
+def in_order(guidance: Iterable[Guidance]) -> tuple[Guidance, ...]:
+    """At most one a field (the last one given), in the order of `FIELDS`."""
+    by_field = {g.field: g for g in guidance}
+    return tuple(by_field[name] for name in FIELDS if name in by_field)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Lines of one field as a rollout sees them. `avoid`: the penalties among a rubric's criteria."""
+
+    field: GuidanceField
+    lines: tuple[str, ...]
+    avoid: tuple[str, ...] = ()
+
+    def as_lines(self) -> list[str]:
+        """For the rollout's record."""
+        kind = "" if self.field == "checklist" else f"{self.field}: "
+        return [f"{kind}{line}" for line in self.lines] + [f"avoid: {line}" for line in self.avoid]
+
+
+def strength(guidance: Guidance, step: int, steps: int, plain_rewards: Sequence[float | None]) -> float:
+    """How much of the guidance is left at `step` (from 0) of a run of `steps`, in [0, 1].
+
+    `plain_rewards`: mean clipped reward of the unguided rollouts of each of the task's groups since
+    the mounting, oldest first; None where nothing was scored.
+    """
+    match guidance.fade:
+        case SigmoidFade(x0=x0, k=k):
+            x = step / max(1, steps - 1)
+            return 1.0 / (1.0 + math.exp(min(k * (x - x0), 700.0)))
+        case LinearFade(steps=length):
+            return min(1.0, max(0.0, 1.0 - (step - guidance.since) / length))
+        case SuccessFade(reward=wanted, groups=needed):
+            run = 0  # solved once is solved: a later dip does not bring the guidance back
+            for reward in plain_rewards:
+                run = run + 1 if reward is not None and reward >= wanted else 0
+                if run >= needed:
+                    return 0.0
+    return 1.0
+
+
+def show(
+    guidance: Sequence[Guidance],
+    strengths: Sequence[float],
+    rubric: Sequence[Criterion],
+    size: int,
+    rng: np.random.Generator,
+) -> list[tuple[Shown, ...]]:
+    """What each of a group's `size` rollouts is shown: one `Shown` a field, () for a plain rollout.
+
+    A share is rounded down, so that some rollouts stay plain; the ramp leaves at least the last one.
+    """
+    rollouts: list[tuple[Shown, ...]] = [()] * size
+    for mounted, left in zip(guidance, strengths, strict=True):
+        every = rubric if mounted.lines == "rubric" else mounted.lines
+        for i in range(size):
+            if mounted.share == "ramp":
+                ratio = (size - 1 - i) / (size - 1) if size > 1 else 1.0
+                n = round(len(every) * ratio * left)
+                picks = sorted(rng.choice(len(every), n, replace=False).tolist())
+            else:
+                carries = i < math.floor(mounted.share * left * size + 1e-6)
+                picks = list(range(len(every))) if carries else []
+            if picks:
+                rollouts[i] += (_shown(mounted.field, [every[k] for k in picks]),)
+    return rollouts
+
+
+def everything(guidance: Sequence[Guidance], rubric: Sequence[Criterion]) -> tuple[Shown, ...]:
+    """What a rollout is shown at the most: every line of every field."""
+    return tuple(_shown(g.field, rubric if g.lines == "rubric" else g.lines) for g in guidance)
+
+
+def _shown(field: GuidanceField, lines: Sequence[Criterion | str]) -> Shown:
+    aims = [line if isinstance(line, str) else line.text for line in lines if not _penalty(line)]
+    avoid = [line.text for line in lines if isinstance(line, Criterion) and line.points < 0]
+    return Shown(field, tuple(aims), tuple(avoid))
+
+
+def _penalty(line: Criterion | str) -> bool:
+    return isinstance(line, Criterion) and line.points < 0
+
+
+def overlap(lines: Sequence[str], reference: str, n: int = 4) -> float:
+    """Leak check: share of the guidance's word n-grams that occur in the reference response."""
+    known = set(_ngrams(reference, n))
+    mine = [gram for line in lines for gram in _ngrams(line, n)]
+    return sum(gram in known for gram in mine) / len(mine) if mine else 0.0
+
+
+def mentions_guidance(response: str, prompt: str, shown: Sequence[Shown], n: int = 5) -> bool:
+    """Does a guided response give its guidance away: name the field, or quote `n` words in a row?
+
+    What the plain `prompt` says itself gives nothing away.
+    """
+    told = prompt.lower()
+    if any(part.field in response.lower() and part.field not in told for part in shown):
+        return True
+    grams = set(_ngrams(response, n)) - set(_ngrams(prompt, n))
+    return any(
+        gram in grams
+        for part in shown
+        for line in (*part.lines, *part.avoid)
+        for gram in _ngrams(line, n)
+    )
+
+
+def _ngrams(text: str, n: int) -> list[tuple[str, ...]]:
+    words = ["".join(filter(str.isalnum, word)) for word in text.lower().split()]
+    words = [word for word in words if word]
+    return [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
