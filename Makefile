@@ -7,7 +7,9 @@ PIP_ARGS := -c constraints.txt $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH
 READY := $(VENV)/ready
 DEV_READY := $(VENV)/ready-dev
 
-.PHONY: run test check types unit slow bench clean
+.PHONY: setup run test check types unit slow bench schema clean
+
+setup: $(READY)
 
 run: $(READY)
 	$(BIN)/harnessrl train specs/quickstart.yaml
@@ -31,20 +33,24 @@ unit: $(DEV_READY)
 slow: $(DEV_READY)
 	$(BIN)/pytest -m slow
 
+# After a change of the spec language: the JSON Schemas and docs/spec.md.
+schema: $(READY)
+	$(BIN)/python -m harnessrl.specs.reference
+
 bench: $(READY)
 	$(BIN)/python benchmarks/quickstart.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'HarnessRL needs Python 3.11 or newer; set PYTHON=/path/to/python3.11')"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install -qq --upgrade pip
 
 $(READY): $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet $(PIP_ARGS) -e .
+	$(BIN)/pip install -qq $(PIP_ARGS) -e .
 	touch $@
 
 $(DEV_READY): $(READY)
-	$(BIN)/pip install --quiet $(PIP_ARGS) -e ".[dev]"
+	$(BIN)/pip install -qq $(PIP_ARGS) -e ".[dev]"
 	touch $@
 
 clean:

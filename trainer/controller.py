@@ -10,68 +10,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from ..agents.evolver.critic import guided_count
+from ..agents.evolver.critic import Critic
 from ..agents.evolver.evidence import Memory
 from ..agents.evolver.evolver import Evolver
-from ..agents.policy import Request, Sample
-from ..agents.scoring.diagnosis import as_known, as_verdicts, collapse, pair_classes
-from ..agents.scoring.judge import Scorer
+from ..agents.policy import Request
 from ..agents.scoring.reward import Floats, group_advantages
+from ..agents.scoring.scorer import Scorer
 from ..agents.usage import Usage
-from ..memory.events import EventLog
-from ..memory.records import Accepted, AnyRecord, Group, StepSummary
-from ..memory.rollouts import Rollout
+from ..memory.events import EventLog, next_version
+from ..memory.records import Accepted, AnyRecord, StepSummary
 from ..prompts import guided_prompt
-from ..specs.harness import HarnessState, apply
+from ..specs.guidance import show
+from ..specs.harness import HarnessState
 from ..specs.sampling import draw_tasks, probabilities, stream
 from ..specs.schema import RunSpec
 from ..specs.tasks import Criterion
 from .metrics import step_metrics
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What one slot of a step is: a task, and G requests of which some may carry guidance.
-
-    `prompt` is the plain prompt: what the loss is computed under by default.
-    """
-
-    step: int
-    slot: int
-    task_id: str
-    harness_version: int
-    prompt: str
-    requests: tuple[Request, ...]
-    guided: tuple[bool, ...]
-    guidance: tuple[str, ...] | None
-
-
-@dataclass(frozen=True)
-class Submission:
-    """One rollout handed in. Submitting a (step, slot, sample) again changes nothing."""
-
-    step: int
-    slot: int
-    sample: int
-    response: Sample
-
-
-@dataclass
-class _Group:
-    """A slot being filled, and what was concluded once all its rollouts were in."""
-
-    claim: Claim
-    rubric: tuple[Criterion, ...]  # c_t as of the claim
-    responses: dict[int, Sample] = field(default_factory=dict)
-    met_GK: Floats | None = None
-    rewards_G: Floats | None = None
-    quality_G: Floats | None = None
-    advantages_G: Floats | None = None
+from .people import answer_request, open_requests
+from .requests import HarnessRequest
+from .slots import Claim, SlotGroup, Submission
 
 
 class ClaimError(Exception):
@@ -95,24 +57,33 @@ class Controller:
     def __init__(
         self,
         spec: RunSpec,
-        harness: HarnessState,
+        versions: Sequence[HarnessState],
         scorer: Scorer,
         usage: Usage,
         memory: Memory,
         log: EventLog,
+        critic: Critic,
         evolver: Evolver | None,
+        asked: Callable[[], Sequence[HarnessRequest]] = list,
         on_new_version: Callable[[HarnessState], None] = lambda _: None,
     ) -> None:
         self.spec = spec
-        self.harness = harness
+        self.versions = list(versions)
         self.scorer = scorer
         self.usage = usage
         self.memory = memory
         self.log = log
+        self.critic = critic
         self.evolver = evolver
+        self.asked = asked
         self.on_new_version = on_new_version
-        self._groups: dict[tuple[int, int], _Group] = {}
+        self._groups: dict[tuple[int, int], SlotGroup] = {}
         self._last_done = -1
+
+    @property
+    def harness(self) -> HarnessState:
+        """H_t, the newest version."""
+        return self.versions[-1]
 
     # --- the engine's four calls -------------------------------------------------------------
 
@@ -131,8 +102,8 @@ class Controller:
             if not 0 <= slot < len(drawn):
                 raise ClaimError(f"slot {slot}: a step has the slots 0 to {len(drawn) - 1}")
             if (step, slot) not in self._groups:
-                rubric = self.harness.rubric(drawn[slot])
-                self._groups[step, slot] = _Group(self._claim(step, slot, drawn[slot]), rubric)
+                rubric = self._scored(step, slot, drawn[slot])
+                self._groups[step, slot] = SlotGroup(self._claim(step, slot, drawn[slot]), rubric)
             claims.append(self._groups[step, slot].claim)
         return claims
 
@@ -148,7 +119,7 @@ class Controller:
             if group is None or not 0 <= s.sample < len(group.claim.requests):
                 raise ClaimError(f"step {s.step}, slot {s.slot}, sample {s.sample}: not claimed")
             group.responses.setdefault(s.sample, s.response)
-            if group.rewards_G is None and len(group.responses) == len(group.claim.requests):
+            if group.rewards_G is None and group.complete:
                 self._judge(group)
 
     def advantages(self, step: int) -> Floats:
@@ -173,10 +144,11 @@ class Controller:
         groups = self._step_groups(step)
         if len(groups) < self.spec.engine.tasks_per_step:
             raise ClaimError(f"step {step}: only {len(groups)} slots were claimed")
-        rollouts = [rollout for group in groups for rollout in self._rollouts(group)]
-        records = [self._record(group) for group in groups]
+        rollouts = [rollout for group in groups for rollout in group.rollouts(self._domain(group))]
+        records = [group.record(self._domain(group)) for group in groups]
         self.memory.rollouts.write(step, rollouts)
-        metrics = step_metrics(step, self.harness, self.spec, records, rollouts) | asdict(stats)
+        causes = self.scorer.take_causes()
+        metrics = step_metrics(step, self.harness, self.spec, records, rollouts, causes) | asdict(stats)
         self._remember(records)
         for key in [key for key in self._groups if key[0] == step]:
             del self._groups[key]
@@ -184,8 +156,10 @@ class Controller:
         evolve_started = time.monotonic()
         done = step + 1
         # After the last step there is nothing left that a change could act on.
-        if self.evolver and done % self.spec.evolver.every == 0 and done < self.spec.engine.steps:
-            self._evolve(step, say)
+        if done < self.spec.engine.steps:
+            self._answer_people(step, say)
+            if self.evolver and done % self.spec.evolver.every == 0:
+                self._evolve(step, say)
         evolve_seconds = time.monotonic() - evolve_started
         metrics |= asdict(self.usage)
         version = metrics["harness_version"]  # the one the step was taken under
@@ -197,13 +171,17 @@ class Controller:
 
     def _claim(self, step: int, slot: int, task_id: str) -> Claim:
         task = self.harness.tasks[task_id]
-        guidance = self.harness.of(task_id).guidance
-        size = self.spec.engine.group_size
-        n_guided = guided_count(guidance, size)
-        prompts = [task.prompt] * size
-        if guidance is not None:
-            prompts[:n_guided] = [guided_prompt(task.prompt, guidance.checklist)] * n_guided
-        requests = [Request(prompts[i], ("train", step, slot, task_id, i)) for i in range(size)]
+        shown = show(
+            self.harness.of(task_id).guidance,
+            self.memory.strengths(self.harness, task_id, step, self.spec.engine.steps),
+            self.harness.rubric(task_id),
+            self.spec.engine.group_size,
+            stream(self.spec.seed, "guidance", step, slot),
+        )
+        requests = [
+            Request(guided_prompt(task.prompt, parts), ("train", step, slot, task_id, i))
+            for i, parts in enumerate(shown)
+        ]
         return Claim(
             step=step,
             slot=slot,
@@ -211,11 +189,25 @@ class Controller:
             harness_version=self.harness.version,
             prompt=task.prompt,
             requests=tuple(requests),
-            guided=tuple(i < n_guided for i in range(size)),
-            guidance=None if guidance is None else guidance.checklist,
+            shown=tuple(shown),
         )
 
-    def _judge(self, group: _Group) -> None:
+    def _scored(self, step: int, slot: int, task_id: str) -> tuple[Criterion, ...]:
+        """The criteria a group is scored by: all in force, less what `reward.dropout` leaves out.
+
+        A criterion with positive points stays, so that the group is scored by the same formula.
+        """
+        rubric = self.harness.rubric(task_id)
+        kept = len(rubric) - int(self.spec.reward.dropout * len(rubric))
+        if kept == len(rubric):
+            return rubric
+        order = stream(self.spec.seed, "dropout", step, slot).permutation(len(rubric)).tolist()
+        gains = [k for k in order if rubric[k].points > 0]
+        first = gains[:1] or order[:1]
+        chosen = [*first, *(k for k in order if k not in first)][: max(1, kept)]
+        return tuple(rubric[k] for k in sorted(chosen))
+
+    def _judge(self, group: SlotGroup) -> None:
         claim = group.claim
         task = self.harness.tasks[claim.task_id]
         texts = [group.responses[i].text for i in range(len(claim.requests))]
@@ -239,72 +231,39 @@ class Controller:
     def _on_plain(self) -> bool:
         return self.spec.interfaces.g.train_on == "plain"
 
-    def _step_groups(self, step: int) -> list[_Group]:
+    def _step_groups(self, step: int) -> list[SlotGroup]:
         found = sorted((slot, g) for (s, slot), g in self._groups.items() if s == step)
         if not found:
             raise ClaimError(f"step {step}: nothing was claimed")
         return [group for _, group in found]
 
-    def _record(self, group: _Group) -> Group:
-        claim = group.claim
-        assert group.met_GK is not None and group.rewards_G is not None
-        assert group.quality_G is not None
-        return Group(
-            id=f"g-{claim.step:06d}-{claim.slot}",
-            step=claim.step,
-            harness_version=claim.harness_version,
-            slot=claim.slot,
-            task_id=claim.task_id,
-            domain=self.harness.tasks[claim.task_id].domain,
-            rewards=as_known(group.rewards_G),
-            quality=as_known(group.quality_G),
-            guided=list(claim.guided),
-            met={c.id: as_verdicts(group.met_GK[:, k]) for k, c in enumerate(group.rubric)},
-            collapse=collapse(group.rewards_G),
-            pairs=pair_classes(group.rewards_G, group.quality_G),
-        )
-
-    def _rollouts(self, group: _Group) -> list[Rollout]:
-        record = self._record(group)
-        assert group.advantages_G is not None
-        return [
-            Rollout(
-                step=record.step,
-                slot=record.slot,
-                sample=i,
-                task_id=record.task_id,
-                harness_version=record.harness_version,
-                guided=record.guided[i],
-                guidance=group.claim.guidance if record.guided[i] else None,
-                response=group.responses[i].text,
-                tokens=len(group.responses[i].token_ids),
-                finished=group.responses[i].finished,
-                reward=record.rewards[i],
-                advantage=float(group.advantages_G[i]),
-                quality=record.quality[i],
-                verdicts={criterion: verdicts[i] for criterion, verdicts in record.met.items()},
-            )
-            for i in range(len(record.rewards))
-        ]
+    def _domain(self, group: SlotGroup) -> str:
+        return self.harness.tasks[group.claim.task_id].domain
 
     def _evolve(self, step: int, say: Callable[[str], None]) -> None:
         assert self.evolver is not None
         look = self.evolver.look(step, self.harness, say)
-        records = list(look.records)
+        self._remember(look.records)
         if look.accepted:
-            self.harness = apply(self.harness, look.updates)
-            records.append(
-                Accepted(
-                    id=f"h-{self.harness.version:06d}",
-                    step=step,
-                    harness_version=self.harness.version,
-                    decision_ids=[d.id for d in look.accepted],
-                    updates=look.updates,
-                )
-            )
-        self._remember(records)
-        if look.accepted:
-            self.on_new_version(self.harness)
+            ids = [d.id for d in look.accepted]
+            self._accept(step, decision_ids=ids, updates=look.updates)
+
+    def _answer_people(self, step: int, say: Callable[[str], None]) -> None:
+        """What people asked for since the last step (`harnessrl harness apply | rollback`)."""
+        for n, request in enumerate(open_requests(self.asked(), self.memory.records)):
+            answer = answer_request(request, n, step, self.versions, self.critic)
+            say(answer.told)
+            self._remember(answer.records)
+            if answer.accepted:
+                self._accept(step, **answer.accepted)
+
+    def _accept(self, step: int, **what: Any) -> None:
+        """Log a new harness version, which acts from the next step on."""
+        number = self.harness.version + 1
+        record = Accepted(id=f"h-{number:06d}", step=step, harness_version=number, **what)
+        self.versions.append(next_version(self.versions, record))
+        self._remember([record])
+        self.on_new_version(self.harness)
 
     def _remember(self, records: Sequence[AnyRecord]) -> None:
         self.log.append(records)  # the log first: the index can be rebuilt from it

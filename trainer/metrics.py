@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ def step_metrics(
     spec: RunSpec,
     groups: Sequence[Group],
     rollouts: Sequence[Rollout],
+    causes: Mapping[str, int],
 ) -> dict[str, Any]:
     """One line of metrics.jsonl, without what the engine adds. None: nothing to say, never 0."""
     counts = pool(g.pairs for g in groups)
@@ -31,7 +32,6 @@ def step_metrics(
     verdicts = [v for g in groups for column in g.met.values() for v in column]
     p = spec.interfaces.p
     chances = probabilities(harness, p.domain_shares, p.paused_weight)
-    changes = harness.changes.values()
     return {
         "step": step,
         "harness_version": harness.version,
@@ -46,11 +46,13 @@ def step_metrics(
         "criteria": _by_criterion(groups),
         "pairs": counts,
         "collapse": dict(Counter(g.collapse for g in groups)),
+        "unscored_causes": dict(causes),
         "guided_share": float(np.mean([r.guided for r in rollouts])),
+        "gave_away_share": _mean(float(r.gave_away) for r in rollouts if r.guided),
         "effective_tasks": effective_tasks(list(chances.values())),
         "criteria_active": sum(len(harness.rubric(task_id)) for task_id in harness.tasks),
-        "guided_tasks": sum(change.guidance is not None for change in changes),
-        "paused_tasks": sum(change.paused for change in changes),
+        "guided_tasks": sum(bool(harness.of(task_id).guidance) for task_id in harness.tasks),
+        "paused_tasks": sum(change.paused for change in harness.changes.values()),
         "words_mean": float(np.mean([len(r.response.split()) for r in rollouts])),
         "truncated_share": float(np.mean([not r.finished for r in rollouts])),
     }

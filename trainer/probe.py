@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from ..agents.policy import Policy, Request
-from ..agents.scoring.judge import Scorer
+from ..agents.scoring.scorer import Scorer
 from ..agents.usage import CountedPolicy
 from ..memory.records import Probe
 from ..specs.schema import RunSpec

@@ -26,6 +26,7 @@ class Display:
         self.first = 0
         self.rows: list[tuple[str, ...]] = []
         self.note = ""
+        self.held = ""
         self.bar = Progress(
             TextColumn("training"),
             BarColumn(),
@@ -39,6 +40,7 @@ class Display:
     def begin(self, steps_done: int) -> None:
         """Training begins with step number `steps_done`: time left is reckoned from here."""
         self.first = steps_done
+        self.note = ""
         self.started = time.monotonic()
         self.bar.update(self.bar_task, completed=steps_done)
 
@@ -66,9 +68,18 @@ class Display:
         else:
             self.console.print(f"  {text}", markup=False, highlight=False, soft_wrap=True)
 
+    def hold(self, text: str) -> None:
+        """Something a person must see whatever else is going on."""
+        self.held = text
+        if self.console.is_terminal:
+            self._refresh()
+        else:
+            self.console.print(f"  {text}", markup=False, highlight=False, soft_wrap=True)
+
     def step(self, metrics: dict[str, Any]) -> None:
         """A step is complete."""
         done = metrics["step"] + 1
+        self.note = ""
         row = step_row(metrics)
         left = self.time_left(done)
         if self.console.is_terminal:
@@ -94,7 +105,10 @@ class Display:
         table = Table(*COLUMNS, box=None, pad_edge=False)
         for row in self.rows:
             table.add_row(*row)
-        self.live.update(Group(table, self.bar, f"[dim]{escape(self.note)}[/dim]"))
+        parts: list[Any] = [table, self.bar, f"[dim]{escape(self.note)}[/dim]"]
+        if self.held:
+            parts.append(f"[bold]{escape(self.held)}[/bold]")
+        self.live.update(Group(*parts))
 
 
 def step_row(metrics: dict[str, Any]) -> tuple[str, ...]:

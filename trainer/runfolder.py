@@ -20,7 +20,7 @@ MARKER = "COMPLETE"
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths inside `runs/<name>/` (DESIGN: section 11)."""
+    """Paths inside `runs/<name>/`."""
 
     root: Path
 
@@ -75,13 +75,23 @@ class RunFolder:
         return self.root / "tensorboard"
 
     @property
+    def verdicts(self) -> Path:
+        """The judge's verdicts, by content."""
+        return self.root / "verdicts.sqlite"
+
+    @property
+    def requests(self) -> Path:
+        """What people ask of the harness (trainer/requests.py)."""
+        return self.root / "requests"
+
+    @property
     def checkpoints(self) -> Path:
         """Checkpoint folders, `step-NNNNNN` after N steps."""
         return self.root / "checkpoints"
 
-    def write_harness(self, version: int, text: str) -> None:
-        """Export one harness version."""
-        write_atomic(self.root / "harness" / f"{version:06d}.yaml", text)
+    def harness(self, version: int) -> Path:
+        """The export of one harness version."""
+        return self.root / "harness" / f"{version:06d}.yaml"
 
     def write_metrics(self, rows: list[dict[str, Any]]) -> None:
         """Write the whole metrics file (it is small) so that it is never half a line long."""

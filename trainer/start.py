@@ -18,21 +18,32 @@ from ..agents.evolver.critic import Critic
 from ..agents.evolver.evidence import Memory
 from ..agents.evolver.evolver import Evolver
 from ..agents.evolver.graph import build_graph
-from ..agents.evolver.proposers import Catalogue
-from ..agents.scoring.judge import Scorer
+from ..agents.evolver.llm import LlmProposer
+from ..agents.evolver.proposers import Catalogue, Proposer
+from ..agents.roles.client import Role
+from ..agents.scoring.judge import Judge
+from ..agents.scoring.scorer import Scorer
+from ..agents.scoring.verdictcache import VerdictCache
 from ..agents.usage import CountedPolicy, Usage
-from ..memory.events import EventLog, complete_lines, fold_harness, read_jsonl, read_log
+from ..memory.events import EventLog, complete_lines, fold_versions, read_jsonl, read_log
+from ..memory.files import write_atomic
 from ..memory.index import MemoryIndex
 from ..memory.records import AnyRecord, Probe, Resumed, RunStarted
 from ..memory.rollouts import RolloutStore
+from ..prompts import fullest_prompt
 from ..specs.harness import HarnessState
+from ..specs.harnessfile import to_file
 from ..specs.loader import dump_yaml
 from ..specs.schema import RunSpec
+from ..specs.schema import SimEngine as SimSpec
 from .controller import Controller
 from .data.load import Tasks
+from .engine import TrainingEngine
 from .local.engine import Engine
 from .local.model import load, resolve
+from .requests import handed_in
 from .runfolder import RunFolder, latest_checkpoint, locked
+from .sim.engine import SimEngine
 from .tensorboard import Scalars
 
 
@@ -40,7 +51,7 @@ from .tensorboard import Scalars
 class Parts:
     """A run, ready to take step number `steps_done` (counting from 0)."""
 
-    engine: Engine
+    engine: TrainingEngine
     controller: Controller
     scorer: Scorer
     usage: Usage
@@ -60,7 +71,7 @@ class _Past:
     """What a run folder holds that still counts."""
 
     records: list[AnyRecord]
-    harness: HarnessState
+    versions: list[HarnessState]
     metrics: list[dict[str, Any]]
     usage: Usage
     steps_done: int
@@ -78,35 +89,47 @@ def assemble(
 ) -> Iterator[Parts]:
     """Build every part of a run and hold its folder until the block ends.
 
-    Raises `RunBusyError`, `PolicyNotFoundError`, `PromptError`.
+    Raises `RunBusyError`, `PolicyNotFoundError`, `PromptError`, `KeyMissingError`.
     """
     with locked(run), contextlib.ExitStack() as stack:
         log = EventLog(run.events)
         past = _past(log, tasks, run) if resume else None
         if past is None or past.checkpoint is None:
             past = _beginning(log, recipe, spec, tasks, run)
-        say(f"getting {spec.roles.policy.model} ready (the first time it is fetched and converted)")
-        engine = _engine(spec, past)
-        for task in tasks.train.values():
-            engine.check_prompt(task.prompt)
-        scorer = Scorer(spec.oracle, past.usage, spec.reward.max_dropped)
+        if spec.engine.kind == "local":
+            say(f"getting {spec.roles.policy.model} ready (the first time it is fetched and converted)")
+        engine = _engine(spec, tasks, past)
+        for task_id in tasks.train:
+            engine.check_prompt(fullest_prompt(past.versions[-1], task_id))
+        judge = _judge(spec, past.usage, run, stack)
+        scorer = Scorer(spec.oracle, past.usage, spec.reward.max_dropped, judge)
         index = MemoryIndex(run.chroma)
         stack.callback(index.close)
         index.rebuild(past.records)
         # Probes look at held-out tasks: no business of the evolver's.
         evidence: list[AnyRecord] = [record for record in past.records if not isinstance(record, Probe)]
         memory = Memory(RolloutStore(run.rollouts), index, scorer, evidence)
+        critic = Critic(CountedPolicy(engine, past.usage, "critic"), scorer, memory, spec)
         evolver = None
         if spec.evolves:
             evolver = Evolver(
                 build_graph(stack.enter_context(_graph_store(run, past.steps_done))),
-                Catalogue(memory, scorer, spec),
-                Critic(CountedPolicy(engine, past.usage, "critic"), scorer, memory, spec),
+                _proposer(spec, memory, scorer, past.usage, stack),
+                critic,
                 memory,
                 spec,
             )
         controller = Controller(
-            spec, past.harness, scorer, past.usage, memory, log, evolver, _exporter(run)
+            spec,
+            past.versions,
+            scorer,
+            past.usage,
+            memory,
+            log,
+            critic,
+            evolver,
+            lambda: handed_in(run.requests),
+            _exporter(run),
         )
         scalars = Scalars(run.tensorboard, past.steps_done)
         stack.callback(scalars.close)
@@ -132,11 +155,13 @@ def _beginning(log: EventLog, recipe: str, spec: RunSpec, tasks: Tasks, run: Run
         seed=spec.seed,
         recipe=recipe,
         task_ids=list(tasks.train),
+        harness=tasks.start,
+        guidance=list(spec.interfaces.g.start),
     )
     log.append([started])
-    harness = HarnessState(tasks.train)
-    _exporter(run)(harness)
-    return _Past([started], harness, [], Usage(), 0, None)
+    versions = fold_versions(tasks.train, [started])
+    _exporter(run)(versions[0])
+    return _Past([started], versions, [], Usage(), 0, None)
 
 
 def _past(log: EventLog, tasks: Tasks, run: RunFolder) -> _Past | None:
@@ -144,9 +169,9 @@ def _past(log: EventLog, tasks: Tasks, run: RunFolder) -> _Past | None:
     found = latest_checkpoint(run)
     steps_done = -1 if found is None else found[0]
     records = [record for record in read_log(run.events) if record.step < steps_done]
-    harness = fold_harness(tasks.train, records)
+    versions = fold_versions(tasks.train, records)
     n = len(complete_lines(run.events))  # tells one resume at a step from the next
-    resumed = Resumed(id=f"r-{steps_done:06d}-{n}", step=steps_done, harness_version=harness.version)
+    resumed = Resumed(id=f"r-{steps_done:06d}-{n}", step=steps_done, harness_version=versions[-1].version)
     log.append([resumed])
     if found is None:
         return None
@@ -155,15 +180,20 @@ def _past(log: EventLog, tasks: Tasks, run: RunFolder) -> _Past | None:
     cursors = json.loads((found[1] / "controller.json").read_text())
     return _Past(
         records,
-        harness,
+        versions,
         [row for row in rows if row["step"] < steps_done],
-        Usage(**cursors["usage"]),
+        Usage.from_dict(cursors["usage"]),
         *found,
     )
 
 
-def _engine(spec: RunSpec, past: _Past) -> Engine:
+def _engine(spec: RunSpec, tasks: Tasks, past: _Past) -> TrainingEngine:
     """The engine with the checkpoint's weights and optimizer, or with the policy's own."""
+    if isinstance(spec.engine, SimSpec):
+        sim = SimEngine({**tasks.train, **tasks.held_out}, spec.engine, spec.seed, past.steps_done)
+        if past.checkpoint is not None:
+            sim.load_optimizer(past.checkpoint)
+        return sim
     if past.checkpoint is None:
         model, tokenizer = load(resolve(spec.roles.policy.model))
         return Engine(model, tokenizer, spec.engine)
@@ -174,6 +204,28 @@ def _engine(spec: RunSpec, past: _Past) -> Engine:
     engine = Engine(model, tokenizer, spec.engine, past.steps_done, reference)
     engine.load_optimizer(past.checkpoint)
     return engine
+
+
+def _proposer(
+    spec: RunSpec, memory: Memory, scorer: Scorer, usage: Usage, stack: contextlib.ExitStack
+) -> Proposer:
+    if spec.evolver.propose.role == "catalogue" or spec.roles.evolver is None:
+        return Catalogue(memory, scorer, spec)
+    role = Role("evolver", spec.roles.evolver, usage)
+    stack.callback(role.close)
+    return LlmProposer(role, memory, spec)
+
+
+def _judge(spec: RunSpec, usage: Usage, run: RunFolder, stack: contextlib.ExitStack) -> Judge | None:
+    if spec.roles.judge is None:
+        return None
+    role = Role("judge", spec.roles.judge, usage)
+    stack.callback(role.close)
+    cache = None
+    if spec.roles.judge.cache:
+        cache = VerdictCache(run.verdicts, spec.roles.judge.cache)
+        stack.callback(cache.close)
+    return Judge(role, spec.roles.judge, cache)
 
 
 @contextlib.contextmanager
@@ -191,13 +243,14 @@ def _graph_store(run: RunFolder, steps_done: int) -> Iterator[SqliteSaver]:
 
 def _exporter(run: RunFolder) -> Callable[[HarnessState], None]:
     def export(harness: HarnessState) -> None:
-        run.write_harness(harness.version, dump_yaml(harness.export()))
+        content = to_file(harness).model_dump(mode="json", exclude_none=True)
+        write_atomic(run.harness(harness.version), dump_yaml(content))
 
     return export
 
 
 @contextlib.contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
+def interruptible(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
     """The first Ctrl-C or SIGTERM asks for a stop after the current step; a second one is final."""
     asked = False
 
@@ -206,6 +259,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         if asked:
             raise KeyboardInterrupt
         asked = True
+        say("finishing this step, then saving; Ctrl-C again stops at once and loses unsaved steps")
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from ..memory.events import fold_harness, read_log
+from ..memory.events import fold_versions, read_log
 from ..memory.files import write_atomic
 from ..memory.records import RunFinished
 from ..specs.loader import dump_yaml, load_run_spec
@@ -15,7 +15,7 @@ from .data.load import Tasks, load_resolved
 from .runfolder import RunFolder, latest_checkpoint, locked
 
 #: What a resume may say otherwise: where things lie, not what is run.
-PLACES = ("name:", "tasks.files:", "logging.folder:")
+PLACES = ("name:", "tasks.files:", "start:", "logging.folder:")
 
 
 class StoredError(Exception):
@@ -36,8 +36,16 @@ class Stored:
 def write_start(run: RunFolder, spec: RunSpec, tasks: Tasks, provenance: dict[str, Any]) -> None:
     """Everything a resume needs to know exactly what was asked for. Raises `OSError`."""
     write_atomic(run.provenance, json.dumps(provenance, indent=1))
+    if spec.start:
+        write_atomic(run.harness(0), dump_yaml(tasks.start.model_dump(mode="json", exclude_none=True)))
     write_atomic(run.tasks, dump_yaml(tasks.as_file().model_dump(mode="json", exclude_none=True)))
-    write_atomic(run.spec, dump_yaml(spec.model_dump(mode="json", exclude_none=True)))
+    here = {
+        # What the run started from lies beside its spec, whatever becomes of the original files.
+        "tasks": spec.tasks.model_copy(update={"files": (run.tasks.name,)}),
+        "start": str(run.harness(0).relative_to(run.root)) if spec.start else None,
+    }
+    stored = spec.model_copy(update=here)
+    write_atomic(run.spec, dump_yaml(stored.model_dump(mode="json", exclude_none=True)))
 
 
 def accept_changes(run: RunFolder, spec: RunSpec, recipe: str, tasks: Tasks, changes: list[str]) -> None:
@@ -47,7 +55,7 @@ def accept_changes(run: RunFolder, spec: RunSpec, recipe: str, tasks: Tasks, cha
     `StoredError` when the run is past the new spec's last step; nothing is written then.
     """
     with locked(run):
-        fold_harness(tasks.train, read_log(run.events))
+        fold_versions(tasks.train, read_log(run.events))
         found = latest_checkpoint(run)
         if found is not None and found[0] > spec.engine.steps:
             raise StoredError(f"{run.root}: {found[0]} steps are done, the spec has {spec.engine.steps}")

@@ -5,20 +5,29 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from ..agents.policy import Sample
 from ..agents.scoring.reward import Floats
 from ..agents.usage import CountedPolicy
 from ..memory.records import RunFinished
 from ..specs.schema import RunSpec
-from .controller import Claim, StepStats, Submission
+from .controller import StepStats
 from .data.load import Tasks
-from .local.grpo import Example
+from .engine import Example
 from .probe import probe_run
 from .progress import Display
 from .report.build import build_report
 from .runfolder import RunFolder, save_checkpoint
+from .slots import Claim, Submission
 from .start import Parts, assemble, interruptible
+
+#: Steps in a row with too many unscored verdicts that end a run.
+UNSCORED_STEPS = 3
+
+
+class UnscoredError(Exception):
+    """Too little of the run can be scored; the message says how much, and why."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +44,13 @@ def train(
 ) -> Result:
     """Train to the end, or to the first Ctrl-C (which saves a checkpoint after the current step).
 
-    Raises `RunBusyError`, `PolicyNotFoundError`, `PromptError`, or `OSError` (disk full).
+    Raises `RunBusyError`, `PolicyNotFoundError`, `PromptError`, `KeyMissingError`, `UnscoredError`, or
+    `OSError` (disk full).
     """
     with (
         Display(spec.engine.steps) as display,
         assemble(spec, recipe, tasks, run, resume, display.say) as parts,
-        interruptible() as interrupted,
+        interruptible(display.hold) as interrupted,
     ):
         engine, controller, step = parts.engine, parts.controller, parts.steps_done
         policy = CountedPolicy(engine, parts.usage, "train")
@@ -75,13 +85,16 @@ def train(
             run.write_metrics(parts.metrics)  # before the checkpoint that counts this step as done
             parts.scalars.write(metrics)
             display.step(metrics)
+            blind = _cannot_judge(parts.metrics, spec)
             due = step == spec.engine.steps or step % spec.logging.checkpoint_every == 0
-            if due or interrupted():
+            if due or interrupted() or blind:
                 _save(parts, run, step)
                 lap("save")
                 metrics["seconds"]["save"] = lap.seconds["save"]
                 run.write_metrics(parts.metrics)
                 stopping = interrupted()
+            if blind:
+                raise UnscoredError(blind)
         finished = step >= spec.engine.steps
         if finished and with_probe:
             probe_run("after", parts, tasks, spec, display)
@@ -92,6 +105,19 @@ def train(
         display.say("writing the report")
         build_report(run.root)
     return Result(run, step, finished)
+
+
+def _cannot_judge(rows: Sequence[dict[str, Any]], spec: RunSpec) -> str | None:
+    """Why training on would teach little: too many verdicts were unscored, several steps in a row."""
+    last = rows[-UNSCORED_STEPS:]
+    limit = spec.reward.max_unscored
+    if len(last) < UNSCORED_STEPS or any(row["unscored_share"] <= limit for row in last):
+        return None
+    causes = ", ".join(f"{n} x {cause}" for cause, n in list(last[-1]["unscored_causes"].items())[:3])
+    return (
+        f"{last[-1]['unscored_share']:.0%} of the verdicts are unscored, and more than "
+        f"reward.max_unscored {limit:g} were for {UNSCORED_STEPS} steps: {causes}"
+    )
 
 
 def _submissions(claims: Sequence[Claim], responses: Sequence[Sample]) -> list[Submission]:
@@ -135,7 +161,7 @@ def _normaliser(examples: Sequence[Example], spec: RunSpec) -> float:
 
 
 def _save(parts: Parts, run: RunFolder, step: int) -> None:
-    cursors = {"steps": step, "usage": vars(parts.usage)}
+    cursors = {"steps": step, "usage": asdict(parts.usage)}
     save_checkpoint(run, step, cursors, parts.engine.save)
 
 

@@ -7,11 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import regex
+
 from ...agents.scoring.checks import missing_resource
 from ...specs.errors import Problem
-from ...specs.loader import LoadedSpec, SpecError, load_task_file
+from ...specs.guidance import overlap
+from ...specs.harness import UpdateError
+from ...specs.harnessfile import HarnessFile, begin_with
+from ...specs.loader import LoadedSpec, SpecError, load_harness_file, load_task_file
 from ...specs.sampling import check_shares
-from ...specs.tasks import HeldOutTask, Pool, Task, TaskFile, TrainTask
+from ...specs.tasks import Criterion, HeldOutTask, Pool, TaskFile, TrainTask
 from .rows import read_rows
 
 
@@ -30,12 +35,27 @@ class Tasks:
     train: dict[str, TrainTask] = field(default_factory=dict)
     held_out: dict[str, HeldOutTask] = field(default_factory=dict)
     refused: list[Refusal] = field(default_factory=list)
+    start: HarnessFile = field(default_factory=HarnessFile)
+    """What the run's version 0 changes about single tasks."""
 
     def refusal_lines(self) -> list[str]:
         """One line a reason, with how many tasks it struck and where the first one is."""
         counts = Counter(r.reason for r in self.refused)
         first = {r.reason: r.where for r in reversed(self.refused)}
         return [f"{n} x {reason} (first: {first[reason]})" for reason, n in counts.most_common()]
+
+    def leaks(self) -> str | None:
+        """Held-out prompts that are training prompts too, up to case, spacing and punctuation."""
+        known = {_normal(task.prompt): task.id for task in self.train.values()}
+        twice = [
+            f"{task.id} is {known[_normal(task.prompt)]}"
+            for task in self.held_out.values()
+            if _normal(task.prompt) in known
+        ]
+        if not twice:
+            return None
+        more = f" and {len(twice) - 3} more" if len(twice) > 3 else ""
+        return f"held-out tasks with the prompt of a training task: {', '.join(twice[:3])}{more}"
 
     def as_file(self) -> TaskFile:
         """The tasks as one resolved task file."""
@@ -51,16 +71,25 @@ def load_tasks(loaded: LoadedSpec) -> Tasks:
     for n, path in enumerate(loaded.task_files):
         try:
             for where, task in _read(path, tasks.refused):
-                _add(tasks, where, task)
+                _add(tasks, where, task, loaded.spec.roles.judge is not None)
         except _TwiceError as twice:
             raise SpecError([loaded.problem(("tasks", "files", n), str(twice))]) from None
     if not tasks.train:
         why = "; ".join(tasks.refusal_lines()) or "the task files hold no `train` task"
         raise SpecError([loaded.problem(("tasks", "files"), f"no task to train on: {why}")])
+    _check_guidance_leaks(loaded, tasks)
+    if leaks := tasks.leaks():
+        raise SpecError([loaded.problem(("tasks", "files"), leaks)])
     domains = {task.domain for task in tasks.train.values()}
     if problem := check_shares(loaded.spec.interfaces.p.domain_shares, domains):
         at = ("interfaces", "p", "domain_shares")
         raise SpecError([loaded.problem(at, problem)])
+    if loaded.start_file is not None:
+        tasks.start = load_harness_file(loaded.start_file)
+        try:
+            begin_with(tasks.start, tasks.train)
+        except UpdateError as error:
+            raise SpecError([Problem(str(loaded.start_file), 1, 1, "tasks", str(error))]) from None
     return tasks
 
 
@@ -70,14 +99,35 @@ def load_resolved(path: Path) -> Tasks:
     return Tasks({t.id: t for t in file.train}, {t.id: t for t in file.held_out})
 
 
+def _check_guidance_leaks(loaded: LoadedSpec, tasks: Tasks) -> None:
+    """Guidance from the start must not repeat what a task keeps as its reference."""
+    g = loaded.spec.interfaces.g
+    for n, entry in enumerate(g.start):
+        for task in tasks.train.values():
+            if entry.lines != "rubric" and task.reference:
+                share = overlap(entry.lines, task.reference)
+                if share > g.max_overlap:
+                    message = (
+                        f"a leak: {share:.0%} of its 4-word runs are in the reference of {task.id} "
+                        f"(interfaces.g.max_overlap {g.max_overlap:g})"
+                    )
+                    at = ("interfaces", "g", "start", n, "lines")
+                    raise SpecError([loaded.problem(at, message)])
+
+
+def _normal(prompt: str) -> str:
+    """A prompt as its words alone."""
+    return " ".join(regex.findall(r"\w+", prompt.casefold()))
+
+
 class _TwiceError(Exception):
     """A task id that two files use."""
 
 
-def _add(tasks: Tasks, where: str, task: TrainTask | HeldOutTask) -> None:
+def _add(tasks: Tasks, where: str, task: TrainTask | HeldOutTask, judged: bool) -> None:
     if task.id in tasks.train or task.id in tasks.held_out:
         raise _TwiceError(f"task id {task.id!r} ({where}) is used twice")
-    reason = unscorable(task)
+    reason = unscorable(task.rubric, judged)
     if reason is not None:
         tasks.refused.append(Refusal(where, reason))
     elif isinstance(task, TrainTask):
@@ -86,11 +136,11 @@ def _add(tasks: Tasks, where: str, task: TrainTask | HeldOutTask) -> None:
         tasks.held_out[task.id] = task
 
 
-def unscorable(task: Task) -> str | None:
-    """Why a task's rubric cannot be scored here, or None."""
-    if any(criterion.check is None for criterion in task.rubric):
+def unscorable(rubric: Sequence[Criterion], judged: bool) -> str | None:
+    """Why a rubric cannot be scored here (with or without a judge), or None."""
+    if not judged and any(criterion.check is None for criterion in rubric):
         return "a criterion has no check and needs a judge role; none is configured"
-    for criterion in task.rubric:
+    for criterion in rubric:
         if criterion.check is not None and (missing := missing_resource(criterion.check)):
             return f"a criterion cannot be scored on this machine: {missing}"
     return None
@@ -100,8 +150,10 @@ def _read(path: Path, refused: list[Refusal]) -> Iterator[tuple[str, TrainTask |
     if path.suffix in (".yaml", ".yml"):
         file = load_task_file(path)
         for train in file.train:
-            pool = _merge_pools(train, file.shared_pool)
-            yield f"{path}: {train.id}", train.model_copy(update={"pool": pool})
+            if file.shared_pool != Pool():
+                pool = _merge_pools(train, file.shared_pool)
+                train = train.model_copy(update={"pool": pool})
+            yield f"{path}: {train.id}", train
         for held_out in file.held_out:
             yield f"{path}: {held_out.id}", held_out
     elif path.suffix == ".jsonl":

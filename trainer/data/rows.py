@@ -1,4 +1,4 @@
-"""JSONL rows of public sets as tasks. So far: IFEval's schema; rows that need a judge are refused."""
+"""JSONL rows as tasks: in this project's own words, in IFEval's schema, or in verl's."""
 
 from __future__ import annotations
 
@@ -58,10 +58,11 @@ def read_rows(path: Path) -> Iterator[Row]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
-                yield Row(f"{path}:{number}", _task(_parse(path, number, line), path, number))
+                yield Row(f"{path}:{number}", _task(parse_row(path, number, line), path, number))
 
 
-def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
+def parse_row(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    """The JSON object in a line. Raises `SpecError` with `file:line:col`."""
     column, message = 1, ""
     try:
         row = json.loads(line.decode("utf-8"))
@@ -80,11 +81,79 @@ def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 
 def _task(row: dict[str, Any], path: Path, number: int) -> TrainTask | str:
+    if not _is_text(row):
+        return "half of a surrogate pair is not text"
     if {"prompt", "instruction_id_list", "kwargs"} <= row.keys():
         return _from_ifeval(row, path, number)
-    if {"rubric", "rubrics", "reward_model", "checklist"} & row.keys():
-        return "its criteria are natural language and need a judge role; none is configured"
-    return "not a known schema; so far: IFEval (key, prompt, instruction_id_list, kwargs)"
+    if {"prompt", "rubric"} <= row.keys() and isinstance(row["prompt"], str):
+        return _from_task_row(row, path, number)
+    if isinstance(row.get("reward_model"), dict) and "rubrics" in row["reward_model"]:
+        return _from_verl(row, path, number)
+    if {"rubric", "rubrics", "checklist"} & row.keys():
+        return "its criteria are in words, in a schema that is not read yet"
+    return (
+        "not a known schema; so far: a task (prompt, rubric and the other keys of a task file), IFEval "
+        "(key, prompt, instruction_id_list, kwargs), or verl (prompt, reward_model.rubrics)"
+    )
+
+
+def _from_verl(row: dict[str, Any], path: Path, number: int) -> TrainTask | str:
+    """A row as RuscaRL's data has it: chat messages, and criteria in words with signed points."""
+    messages = row["prompt"]
+    if isinstance(messages, list) and len(messages) > 1:
+        return "a conversation of several messages; a task has one"
+    try:
+        prompt = messages if isinstance(messages, str) else messages[0]["content"]
+        extra = row.get("extra_info") or {}
+        name = extra.get("original_id", extra.get("index", f"line-{number}"))
+        source = str(row.get("data_source") or path.stem)
+        rubric = [
+            Criterion(text=entry["criterion"], points=float(entry["points"]))
+            for entry in row["reward_model"]["rubrics"]
+        ]
+        distinct = {criterion.id: criterion for criterion in rubric}
+        return TrainTask(
+            id=_task_id(f"{source}-{name}"),
+            domain=str(row.get("ability") or "general"),
+            prompt=prompt,
+            rubric=tuple(distinct.values()),
+            quality=derive_quality(prompt),
+            pool=derive_pool(prompt),
+            source=path.name,
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return f"{where} {first['input']!r}: {first['msg']}"
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+        return "a field of the verl schema is missing or has the wrong type"
+
+
+def _task_id(name: str) -> str:
+    """A name of somebody else's as a task id."""
+    return regex.sub(r"^[^A-Za-z0-9]+", "", regex.sub(r"[^A-Za-z0-9._-]+", "-", name)) or "row"
+
+
+def _is_text(row: dict[str, Any]) -> bool:
+    """JSON can name half of a surrogate pair, which no file could hold."""
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _from_task_row(row: dict[str, Any], path: Path, number: int) -> TrainTask | str:
+    """A row with the keys of a task in a task file; without an `id` it is named by file and line."""
+    named = {"id": _task_id(f"{path.stem}-{number}"), "domain": "general", "source": path.name}
+    try:
+        return TrainTask.model_validate(named | row)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return f"{where}: {first['msg']}"
+    except RecursionError:  # the regex compiler's
+        return "a regular expression is nested too deeply"
 
 
 def _from_ifeval(row: dict[str, Any], path: Path, number: int) -> TrainTask | str:

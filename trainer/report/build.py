@@ -17,7 +17,7 @@ from .rollouts import MAX_RESPONSE, attach_rollouts
 
 _HERE = Path(__file__).parent
 
-#: The failure classes as DESIGN section 4 defines them: reward, oracle, what it means.
+#: The failure classes as the diagnosis defines them: reward, oracle, what it means.
 CLASSES: tuple[tuple[str, str, str, str], ...] = (
     ("informative", "differs", "same order", "the reward ranks the two as the oracle does"),
     ("spurious", "differs", "tie", "the reward tells apart what is equally good"),

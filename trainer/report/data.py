@@ -17,7 +17,7 @@ from ...memory.records import Accepted, AnyRecord, Decision, Record, StepSummary
 from ...memory.rollouts import Rollout, RolloutStore
 from ...specs.schema import RunSpec
 from ...specs.tasks import Criterion, Task, TaskFile
-from ...specs.updates import Add
+from ...specs.updates import brought_in
 
 R = TypeVar("R", bound=Record)
 M = TypeVar("M", bound=BaseModel)
@@ -70,7 +70,7 @@ class RunData:
         known += self.tasks.shared_pool.criteria
         updates = [decision.update for decision in self.of(Decision)]
         updates += [update for accepted in self.of(Accepted) for update in accepted.updates]
-        known += [update.criterion for update in updates if isinstance(update, Add)]
+        known += [criterion for update in updates for criterion in brought_in(update)]
         return {criterion.id: criterion for criterion in known}
 
 

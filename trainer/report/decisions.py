@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...memory.records import Decision, Diagnosis, Measurement, NoProposal
+from ...specs.updates import describe
 from .data import RunData
-from .text import in_words, interval, number, plural, signed, spelled
+from .text import interval, number, plural, signed, spelled
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,12 @@ def rows(data: RunData) -> list[Row]:
     for record in data.records:
         if not isinstance(record, Decision | NoProposal):
             continue
-        found = diagnoses.get(record.diagnosis_id)
-        failure = spelled(found.failure) if found else "diagnosis not in the log"
+        found = diagnoses.get(record.diagnosis_id or "")
+        if found:
+            failure = spelled(found.failure)
+        else:
+            by_hand = record.diagnosis_id is None
+            failure = "asked for by a person" if by_hand else "diagnosis not in the log"
         sentence = found.sentence if found else ""
         if isinstance(record, NoProposal):
             row = Row(
@@ -71,7 +76,7 @@ def rows(data: RunData) -> list[Row]:
                 task_id=record.task_id,
                 failure=failure,
                 sentence=sentence,
-                update=in_words(record.update, criteria),
+                update=describe(record.update, criteria.values()),
                 rationale=record.update.rationale,
                 revision=record.revision,
                 measured=_measured(record),

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
+from ...memory.events import next_version, start_state
 from ...memory.records import Accepted, Decision, Group
 from ...memory.rollouts import Rollout
-from ...specs.harness import Guidance, HarnessState, UpdateError, apply
+from ...specs.guidance import Guidance
+from ...specs.harness import HarnessState, UpdateError
 from ...specs.tasks import Criterion
-from ...specs.updates import Update
+from ...specs.updates import Update, describe
 from .data import RunData
-from .text import in_words
 
 #: Visit rows on the page, all tasks together, and at least this many for each task.
 MAX_ROWS = 2500
@@ -58,7 +59,7 @@ class Visit:
     group: Group
     rubric: tuple[Criterion, ...]  # c_t of the task; empty when tasks.yaml is missing
     seed_criteria: int  # how many of them are the task's own
-    guidance: Guidance | None
+    guidance: tuple[Guidance, ...]
     rollouts: tuple[Rollout, ...] = ()  # empty: not on the page
 
     @property
@@ -94,15 +95,21 @@ class Timeline:
 def fold(data: RunData) -> tuple[list[Version], list[str]]:
     """Every harness version from the seed on, and a note for each one that could not be rebuilt."""
     notes: list[str] = []
-    state = HarnessState({task.id: task for task in data.tasks.train})
-    versions = [Version(0, 0, (), state)]
+    tasks = {task.id: task for task in data.tasks.train}
+    try:
+        states = [start_state(tasks, data.records)]
+    except UpdateError as error:
+        notes.append(f"Harness version 0 cannot be rebuilt: {error}.")
+        states = [HarnessState(tasks)]
+    versions = [Version(0, 0, (), states[0])]
     for accepted in data.of(Accepted):
         number = len(versions)
         try:
-            state = apply(state, accepted.updates)
+            state = next_version(states, accepted)
         except UpdateError as error:
             notes.append(f"Harness version {number} cannot be rebuilt: {error}.")
-            state = HarnessState(state.tasks, number, state.changes)
+            state = replace(states[-1], version=number)
+        states.append(state)
         versions.append(Version(number, accepted.step + 1, tuple(accepted.updates), state))
     return versions, notes
 
@@ -155,7 +162,7 @@ def _visit(group: Group, versions: Sequence[Version]) -> Visit:
     state = versions[min(group.harness_version, len(versions) - 1)].state
     task = state.tasks.get(group.task_id)
     if task is None:
-        return Visit(group, (), 0, None)
+        return Visit(group, (), 0, ())
     rubric = state.rubric(group.task_id)
     own = {criterion.id for criterion in task.rubric}
     seeds = sum(criterion.id in own for criterion in rubric)
@@ -169,8 +176,8 @@ def _changes(data: RunData, versions: Sequence[Version]) -> dict[str, list[Chang
     rows: dict[str, list[Change]] = {}
 
     def add(update: Update, step: int, version: int | None, row: int | None, reason: str) -> None:
-        lines = update.checklist if update.op == "mount" else ()
-        words = in_words(update, criteria)
+        lines = update.lines if update.op in ("mount", "edit") and update.lines != "rubric" else ()
+        words = describe(update, criteria.values())
         change = Change(step, version, words, update.rationale, lines, row, reason)
         for task_id in update.task_ids:
             rows.setdefault(task_id, []).append(change)

@@ -7,9 +7,6 @@ import unicodedata
 
 from markupsafe import Markup
 
-from ...specs.tasks import Criterion
-from ...specs.updates import Restore, Retire, Update, describe
-
 #: What stands where there is no number: nothing scored, no oracle, nothing measured.
 ABSENT = "–"  # noqa: RUF001 (an en dash, on purpose)
 _MINUS = "\N{MINUS SIGN}"
@@ -86,15 +83,7 @@ def plural(n: int, noun: str) -> str:
 
 
 def spelled(name: str) -> str:
-    """A class name as DESIGN spells it: ``blind-low``, ``not enough evidence``."""
+    """A class name as people read it: ``blind-low``, ``not enough evidence``."""
     if name.startswith("blind_"):
         return name.replace("_", "-")
     return name.replace("_", " ")
-
-
-def in_words(update: Update, criteria: dict[str, Criterion]) -> str:
-    """`describe(update)`, plus the text of a criterion that it names by id only."""
-    words = describe(update)
-    if isinstance(update, Retire | Restore) and update.criterion_id in criteria:
-        words += f": {criteria[update.criterion_id].text!r}"
-    return words

@@ -1,0 +1,5 @@
+"""`python -m harnessrl.trainer.cli` is `harnessrl`."""
+
+from .app import main
+
+main()

@@ -1,0 +1,277 @@
+"""`harnessrl harness ...`: look at a run's harness, change it, take it elsewhere."""
+
+from __future__ import annotations
+
+import getpass
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .shared import BAD_INPUT, RunArg, check_run, fail
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...memory.records import AnyRecord
+    from ...specs.harness import HarnessState
+    from ...specs.schema import RunSpec
+    from ..data.load import Tasks
+    from ..requests import HarnessRequest
+
+app = typer.Typer(no_args_is_help=True, help="Look at a run's harness, change it, take it elsewhere.")
+
+VersionOption = Annotated[int | None, typer.Option(help="A harness version; default: the newest.", min=0)]
+AuthorOption = Annotated[str | None, typer.Option(help="Who asks; default: your user name.")]
+WaitOption = Annotated[
+    float, typer.Option(help="Seconds to wait for the run's answer; 0: do not wait.", min=0.0)
+]
+
+
+@app.command()
+def show(
+    run: RunArg,
+    task: Annotated[str | None, typer.Option(help="Everything about this task.")] = None,
+    version: VersionOption = None,
+) -> None:
+    """What the harness is: its changes at a glance, or all that holds for one task.
+
+    \b
+    Examples:
+      harnessrl harness show runs/quickstart
+      harnessrl harness show runs/quickstart --task blue-sky --version 3
+    """
+    from ..harnessview import overview, task_lines
+
+    spec, tasks, _, versions = _read(run)
+    state = _version(versions, version)
+    floor = spec.interfaces.p.paused_weight
+    if task is not None and task not in tasks.train:
+        from ...specs.errors import did_you_mean
+
+        fail(f"no training task {task}{did_you_mean(task, tasks.train)}", BAD_INPUT)
+    for line in overview(state, floor) if task is None else task_lines(state, task, floor):
+        typer.echo(line)
+
+
+@app.command()
+def diff(
+    run: RunArg,
+    a: Annotated[int, typer.Argument(metavar="A", help="A version.")],
+    b: Annotated[int, typer.Argument(metavar="B", help="Another one.")],
+) -> None:
+    """What version B has otherwise than version A.
+
+    Example: harnessrl harness diff runs/quickstart 0 7
+    """
+    from ..harnessview import diff_lines
+
+    versions = _read(run)[3]
+    for line in diff_lines(_version(versions, a), _version(versions, b)):
+        typer.echo(line)
+
+
+@app.command()
+def log(run: RunArg) -> None:
+    """Every version: since when, by whom, and what changed.
+
+    Example: harnessrl harness log runs/quickstart
+    """
+    from ...memory.records import Accepted, Refused
+    from ...specs.updates import describe
+
+    records = _read(run)[2]
+    for record in records:
+        if isinstance(record, Accepted):
+            typer.echo(
+                f"version {record.harness_version}, from step {record.step + 2} on, by {record.author}"
+            )
+            if record.rolled_back_to is not None:
+                typer.echo(f"  back to version {record.rolled_back_to}")
+            for update in record.updates:
+                typer.echo(f"  {describe(update)}: {update.rationale}")
+        if isinstance(record, Refused):
+            typer.echo(f"refused, {record.author}: {record.reason}")
+
+
+@app.command("apply")
+def apply_update(
+    run: RunArg,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An update (YAML).")],
+    force: Annotated[bool, typer.Option("--force", help="Do not let the critic measure it.")] = False,
+    author: AuthorOption = None,
+    wait: WaitOption = 0.0,
+) -> None:
+    """Ask a run for one change of its harness. It is measured, and takes effect at a step boundary.
+
+    \b
+    The file:
+      update:
+        op: add
+        task_ids: [blue-sky]
+        rationale: Answers leave the scattering out.
+        criterion:
+          text: The answer names scattering.
+          points: 2
+          check: {kind: mentions, terms: [scatter]}
+    Example: harnessrl harness apply runs/quickstart update.yaml
+    """
+    from ...specs.harness import UpdateError
+    from ...specs.harness import apply as apply_to
+    from ...specs.loader import SpecError, load_update
+    from ...specs.updates import brought_in, describe, resolve
+    from ..data.load import unscorable
+    from ..requests import UpdateRequest, new_id
+
+    spec, tasks, records, versions = _read(run)
+    _refuse_finished(run, records)
+    try:
+        update = resolve(load_update(file), tasks.train)
+        apply_to(versions[-1], [update])
+    except SpecError as error:
+        fail(str(error), BAD_INPUT)
+    except (UpdateError, ValueError) as error:
+        fail(f"{file}:1:1: update: {error}", BAD_INPUT)
+    for criterion in brought_in(update):
+        if reason := unscorable([criterion], spec.roles.judge is not None):
+            fail(f"{file}:1:1: update: {reason}", BAD_INPUT)
+    typer.echo(describe(update))
+    request = UpdateRequest(id=new_id(), author=_author(author), update=update, force=force)
+    _hand_in(run, request, wait)
+
+
+@app.command()
+def rollback(
+    run: RunArg,
+    version: Annotated[int, typer.Argument(metavar="N", help="The version to go back to.")],
+    author: AuthorOption = None,
+    wait: WaitOption = 0.0,
+) -> None:
+    """Ask a run for a new version with the content of version N.
+
+    Example: harnessrl harness rollback runs/quickstart 3
+    """
+    from ..requests import RollbackRequest, new_id
+
+    _, _, records, versions = _read(run)
+    _refuse_finished(run, records)
+    _version(versions, version)
+    request = RollbackRequest(id=new_id(), author=_author(author), version=version)
+    _hand_in(run, request, wait)
+
+
+@app.command()
+def export(
+    run: RunArg,
+    to: Annotated[Path, typer.Option(help="Folder to make.")],
+    version: VersionOption = None,
+) -> None:
+    """Write a spec that starts a new run from this harness: spec.yaml, tasks.yaml, harness.yaml.
+
+    Example: harnessrl harness export runs/quickstart --to evolved
+    """
+    from ...memory.files import write_atomic
+    from ...specs.harnessfile import to_file
+    from ...specs.loader import dump_yaml
+
+    spec, tasks, _, versions = _read(run)
+    state = _version(versions, version)
+    if to.exists() and any(to.iterdir()) if to.is_dir() else to.exists():
+        fail(f"{to} exists already; nothing was written", BAD_INPUT)
+    new = spec.model_copy(
+        update={
+            "name": f"{spec.name}-evolved",
+            "tasks": spec.tasks.model_copy(update={"files": ("tasks.yaml",)}),
+            "start": "harness.yaml",
+        }
+    )
+    contents = {
+        "tasks.yaml": tasks.as_file(),
+        "harness.yaml": to_file(state),
+        "spec.yaml": new,  # last: it names the others
+    }
+    try:
+        for name, content in contents.items():
+            write_atomic(to / name, dump_yaml(content.model_dump(mode="json", exclude_none=True)))
+    except OSError as error:
+        fail(f"{to}: cannot be written ({error.strerror})", BAD_INPUT)
+    typer.echo(f"wrote version {state.version} to {to}")
+    typer.echo(f"next: harnessrl train {to / 'spec.yaml'}")
+
+
+# --- what the commands share ------------------------------------------------------------------------
+
+
+def _read(run: Path) -> tuple[RunSpec, Tasks, Sequence[AnyRecord], list[HarnessState]]:
+    """The run's spec, tasks, records and every harness version; exits with 2 if they cannot be read."""
+    check_run(run)
+    from ...memory.events import LogError, fold_versions, read_log
+    from ...specs.harness import UpdateError
+    from ...specs.loader import SpecError
+    from .. import stored
+    from ..runfolder import RunFolder
+
+    try:
+        start = stored.read_stored(RunFolder(run))
+        records = read_log(run / "events.jsonl")
+        return start.spec, start.tasks, records, fold_versions(start.tasks.train, records)
+    except (SpecError, LogError, UpdateError, stored.StoredError) as error:
+        fail(str(error), BAD_INPUT)
+
+
+def _version(versions: Sequence[HarnessState], number: int | None) -> HarnessState:
+    if number is None:
+        return versions[-1]
+    if not 0 <= number < len(versions):
+        fail(f"there is no version {number}; allowed: 0 to {len(versions) - 1}", BAD_INPUT)
+    return versions[number]
+
+
+def _author(name: str | None) -> str:
+    if name:
+        return name
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a user id without a name
+        return "somebody"
+
+
+def _refuse_finished(run: Path, records: Sequence[AnyRecord]) -> None:
+    from ...memory.records import RunFinished
+
+    if any(isinstance(record, RunFinished) for record in records):
+        fail(
+            f"{run} is finished, so nothing can act on it any more; "
+            f"`harnessrl harness export {run} --to FOLDER` starts a new run from its harness",
+            BAD_INPUT,
+        )
+
+
+def _hand_in(run: Path, request: HarnessRequest, wait: float) -> None:
+    """Leave the request in the run folder, and say what becomes of it."""
+    from ...memory.events import read_log
+    from ...memory.records import Accepted, Decision, Refused
+    from ..requests import hand_in
+    from ..runfolder import RunFolder
+
+    try:
+        hand_in(RunFolder(run).requests, request)
+    except OSError as error:
+        fail(f"{run}: cannot be written ({error.strerror})")
+    typer.echo(
+        f"handed in as {request.id}; the run answers after the step it is at (or when it is resumed)"
+    )
+    until = time.monotonic() + wait
+    while time.monotonic() < until:
+        for record in read_log(run / "events.jsonl"):
+            if isinstance(record, Decision | Refused) and record.request == request.id:
+                accepted = isinstance(record, Decision) and record.accepted
+                typer.echo(f"{'accepted' if accepted else 'rejected'}: {record.reason}")
+                raise typer.Exit(0 if accepted else 1)
+            if isinstance(record, Accepted) and record.request == request.id and not record.updates:
+                typer.echo(f"done: version {record.harness_version}")
+                return
+        time.sleep(0.2)
+    if wait:
+        fail(f"no answer in {wait:g} s; `harnessrl harness log {run}` will tell")

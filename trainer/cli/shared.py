@@ -1,0 +1,53 @@
+"""What the commands share: reading their input, and how they fail."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from ...specs.loader import LoadedSpec
+    from ..data.load import Tasks
+
+BAD_INPUT = 2  # exit codes: 0 done, 1 failed, 2 bad input
+
+RunArg = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)]
+
+
+def fail(message: str, code: int = 1) -> NoReturn:
+    """Say why, and exit."""
+    typer.echo(message, err=True)
+    sys.exit(code)
+
+
+def load(spec: Path, recipe: str | None, options: dict[str, Any]) -> tuple[LoadedSpec, Tasks]:
+    """The spec and its tasks; every problem is printed as file:line:col and exits with 2."""
+    from ...specs.loader import SpecError, load_run_spec
+    from ..data.load import load_tasks
+
+    try:
+        loaded = load_run_spec(spec, recipe, options)
+        return loaded, load_tasks(loaded)
+    except SpecError as error:
+        fail(str(error), BAD_INPUT)
+
+
+def check_policy(loaded: LoadedSpec) -> None:
+    """Exit with 2 if the policy's name can lead to no model (the simulated engine needs none)."""
+    if loaded.spec.engine.kind == "sim":
+        return
+    from ..local.model import PolicyNotFoundError, check_source
+
+    try:
+        check_source(loaded.spec.roles.policy.model)
+    except PolicyNotFoundError as error:
+        fail(str(loaded.problem(("roles", "policy", "model"), str(error))), BAD_INPUT)
+
+
+def check_run(root: Path) -> None:
+    """Exit with 2 if `root` is no run folder."""
+    if not (root / "events.jsonl").is_file() or not (root / "spec.yaml").is_file():
+        fail(f"{root} is not a run folder (no events.jsonl and spec.yaml in it)", BAD_INPUT)

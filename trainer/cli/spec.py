@@ -1,0 +1,125 @@
+"""`harnessrl init | validate | schema`: writing a spec, before anything runs."""
+
+from __future__ import annotations
+
+import shutil
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .shared import BAD_INPUT, check_policy, fail, load
+
+if TYPE_CHECKING:
+    from ...specs.schema import RunSpec
+
+SPECS = Path(__file__).parent.parent.parent / "specs"
+#: What `init` copies: the quickstart, its tasks, and the schemas that their first lines name.
+STARTER = ("quickstart.yaml", "tasks/starter.yaml", "harness.schema.json", "tasks.schema.json")
+
+
+class SchemaOf(StrEnum):
+    """What there is a JSON Schema of."""
+
+    harness = "harness"
+    tasks = "tasks"
+    update = "update"
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="Folder to make.")] = Path("my-run"),
+) -> None:
+    """Copy the quickstart spec and its tasks into FOLDER, to edit.
+
+    Example: harnessrl init my-run && harnessrl train my-run/quickstart.yaml --steps 6
+    """
+    targets = {SPECS / name: folder / name for name in STARTER}
+    for target in targets.values():
+        if target.exists():
+            fail(f"{target} exists already; nothing was written", BAD_INPUT)
+    try:
+        for original, target in targets.items():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(original, target)
+    except OSError as error:
+        fail(f"{folder}: cannot be written ({error.strerror})", BAD_INPUT)
+    typer.echo(f"wrote {', '.join(str(t) for t in targets.values())}")
+    typer.echo(f"next: harnessrl train {folder / 'quickstart.yaml'} --steps 6")
+
+
+def validate(
+    spec: Annotated[Path, typer.Argument(metavar="SPEC", help="Run spec (YAML).")],
+    recipe: Annotated[str | None, typer.Option(help="Merge this recipe over the spec.")] = None,
+    preflight: Annotated[
+        bool, typer.Option("--preflight", help="Also ask every role's endpoint.")
+    ] = False,
+) -> None:
+    """Check a spec, its task files and the prompts without loading a model.
+
+    \b
+    Examples:
+      harnessrl validate specs/quickstart.yaml
+      harnessrl validate my-run/judged.yaml --preflight
+    """
+    loaded, tasks = load(spec, recipe, {})
+    check_policy(loaded)
+    from jinja2 import TemplateError
+
+    from ...prompts import check_templates
+    from ..advice import advice
+
+    judge = loaded.spec.roles.judge
+    try:
+        check_templates(
+            loaded.spec.evolver.propose.prompt,
+            judge.prompt if judge else None,
+            judge.batch if judge else "",
+        )
+    except (TemplateError, OSError) as error:
+        fail(f"{spec}: a prompt template cannot be rendered: {error}", BAD_INPUT)
+    typer.echo(f"{spec}: {len(tasks.train)} training tasks, {len(tasks.held_out)} held out")
+    for line in advice(loaded.spec, tasks):
+        typer.echo(line)
+    if preflight:
+        _preflight(loaded.spec)
+
+
+def _preflight(spec: RunSpec) -> None:
+    """A line for each thing that was looked at; exits with 1 if one of them is not as it should be."""
+    from ...agents.roles.client import KeyMissingError, Role
+    from ...agents.scoring.judge import Judge
+    from ...agents.scoring.preflight import look_at_endpoints, look_at_judge
+    from ...agents.usage import Usage
+
+    if spec.roles.judge is None:
+        typer.echo("preflight: no role has an endpoint")
+        return
+    try:
+        role = Role("judge", spec.roles.judge, Usage())
+    except KeyMissingError as error:
+        fail(f"judge: {error}", BAD_INPUT)
+    bad = 0
+    findings = [*look_at_endpoints(role)]
+    if any(finding.ok for finding in findings):
+        findings += look_at_judge(Judge(role, spec.roles.judge, None))
+    for finding in findings:
+        bad += not finding.ok
+        typer.echo(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.what}: {finding.detail}")
+    role.close()
+    if bad:
+        raise typer.Exit(1)
+
+
+def schema(
+    of: Annotated[SchemaOf, typer.Argument(help="Of a run spec, a task file or an update.")] = (
+        SchemaOf.harness
+    ),
+) -> None:
+    """Print the JSON Schema by which an editor completes and checks.
+
+    Example: harnessrl schema tasks > tasks.schema.json
+    """
+    from ...specs.reference import SCHEMAS, as_text
+
+    typer.echo(as_text(SCHEMAS[of.value]()), nl=False)

@@ -1,0 +1,81 @@
+"""Answers to what people ask of the harness: the same measurement as for the evolver's candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..agents.evolver.critic import Critic
+from ..memory.records import Accepted, AnyRecord, Decision, Refused
+from ..specs.harness import HarnessState
+from ..specs.updates import describe, resolve
+from .requests import HarnessRequest, RollbackRequest
+
+
+@dataclass(frozen=True)
+class PersonAnswer:
+    """What to say and to log, and the fields of the new version's `Accepted`, if there is one."""
+
+    told: str
+    records: list[AnyRecord]
+    accepted: dict[str, Any] | None = None
+
+
+def open_requests(asked: Iterable[HarnessRequest], records: Sequence[AnyRecord]) -> list[HarnessRequest]:
+    """The requests that no surviving record answers."""
+    answers = [r for r in records if isinstance(r, Decision | Accepted | Refused)]
+    answered = {r.request for r in answers}
+    return [request for request in asked if request.id not in answered]
+
+
+def answer_request(
+    request: HarnessRequest, number: int, step: int, versions: Sequence[HarnessState], critic: Critic
+) -> PersonAnswer:
+    """Answer the `number`-th open request after `step`.
+
+    Raises `StalePolicyError` if the critic's policy has not taken just the steps 0 to `step`.
+    """
+    by: dict[str, Any] = {"author": request.author, "request": request.id}
+    harness = versions[-1]
+    if isinstance(request, RollbackRequest):
+        if request.version < len(versions):
+            told = f"back to version {request.version}, as {request.author} asked"
+            return PersonAnswer(told, [], {"rolled_back_to": request.version, **by})
+        return _refused(request, step, harness, f"there is no version {request.version} yet")
+    try:
+        update = resolve(request.update, harness.tasks)
+    except ValueError as error:
+        return _refused(request, step, harness, str(error))
+    # Streams of their own: the evolver's candidates count revisions from 0.
+    verdict = critic.decide(update, harness, step, -1 - number, not request.force)
+    decision = Decision(
+        id=f"u-{step:06d}-{request.id}",
+        step=step,
+        harness_version=harness.version,
+        diagnosis_id=None,
+        task_id=update.task_ids[0],
+        revision=0,
+        update=update,
+        accepted=verdict.accepted,
+        reason=verdict.reason,
+        measured=verdict.measured,
+        retrieved=[],
+        **by,
+    )
+    word = "accepted" if verdict.accepted else "rejected"
+    told = f"{word} {describe(update)} of {request.author}: {verdict.reason}"
+    accepted = {"decision_ids": [decision.id], "updates": [update], **by} if verdict.accepted else None
+    return PersonAnswer(told, [decision], accepted)
+
+
+def _refused(request: HarnessRequest, step: int, harness: HarnessState, reason: str) -> PersonAnswer:
+    record = Refused(
+        id=f"x-{step:06d}-{request.id}",
+        step=step,
+        harness_version=harness.version,
+        author=request.author,
+        request=request.id,
+        reason=reason,
+    )
+    return PersonAnswer(f"refused what {request.author} asked: {reason}", [record])

@@ -1,0 +1,109 @@
+"""A slot of a step: what is asked of the engine, and the group that comes back. G rollouts a group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..agents.policy import Request, Sample
+from ..agents.scoring.diagnosis import as_known, as_verdicts, collapse, pair_classes
+from ..agents.scoring.reward import Floats
+from ..memory.records import Group
+from ..memory.rollouts import Rollout
+from ..specs.guidance import Shown, mentions_guidance
+from ..specs.tasks import Criterion
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What one slot of a step is: a task, and G requests of which some may carry guidance.
+
+    `prompt` is the plain prompt: what the loss is computed under by default.
+    """
+
+    step: int
+    slot: int
+    task_id: str
+    harness_version: int
+    prompt: str
+    requests: tuple[Request, ...]
+    shown: tuple[tuple[Shown, ...], ...]  # the guidance of each request; () for a plain one
+
+    @property
+    def guided(self) -> tuple[bool, ...]:
+        """Which requests carry guidance."""
+        return tuple(bool(parts) for parts in self.shown)
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One rollout handed in. Submitting a (step, slot, sample) again changes nothing."""
+
+    step: int
+    slot: int
+    sample: int
+    response: Sample
+
+
+@dataclass
+class SlotGroup:
+    """A slot being filled, and what was concluded once all its rollouts were in."""
+
+    claim: Claim
+    rubric: tuple[Criterion, ...]  # c_t as of the claim
+    responses: dict[int, Sample] = field(default_factory=dict)
+    met_GK: Floats | None = None
+    rewards_G: Floats | None = None
+    quality_G: Floats | None = None
+    advantages_G: Floats | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Are all its rollouts in?"""
+        return len(self.responses) == len(self.claim.requests)
+
+    def record(self, domain: str) -> Group:
+        """The group for the event log. Everything about it must be known."""
+        claim = self.claim
+        assert self.met_GK is not None and self.rewards_G is not None
+        assert self.quality_G is not None
+        return Group(
+            id=f"g-{claim.step:06d}-{claim.slot}",
+            step=claim.step,
+            harness_version=claim.harness_version,
+            slot=claim.slot,
+            task_id=claim.task_id,
+            domain=domain,
+            rewards=as_known(self.rewards_G),
+            quality=as_known(self.quality_G),
+            guided=list(claim.guided),
+            met={c.id: as_verdicts(self.met_GK[:, k]) for k, c in enumerate(self.rubric)},
+            collapse=collapse(self.rewards_G),
+            pairs=pair_classes(self.rewards_G, self.quality_G),
+        )
+
+    def rollouts(self, domain: str) -> list[Rollout]:
+        """Its rollouts for the store, in sample order."""
+        record = self.record(domain)
+        assert self.advantages_G is not None
+        return [
+            Rollout(
+                step=record.step,
+                slot=record.slot,
+                sample=i,
+                task_id=record.task_id,
+                harness_version=record.harness_version,
+                guided=record.guided[i],
+                guidance=tuple(line for part in self.claim.shown[i] for line in part.as_lines()),
+                gave_away=mentions_guidance(
+                    self.responses[i].text, self.claim.prompt, self.claim.shown[i]
+                ),
+                response=self.responses[i].text,
+                tokens=len(self.responses[i].token_ids),
+                finished=self.responses[i].finished,
+                reward=record.rewards[i],
+                advantage=float(self.advantages_G[i]),
+                quality=record.quality[i],
+                verdicts={criterion: verdicts[i] for criterion, verdicts in record.met.items()},
+            )
+            for i in range(len(record.rewards))
+        ]
