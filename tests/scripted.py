@@ -14,19 +14,23 @@ import numpy as np
 from harnessrl.agents.evolver.evidence import Memory
 from harnessrl.agents.policy import Request, Sample
 from harnessrl.agents.scoring.diagnosis import collapse, pair_classes
-from harnessrl.agents.scoring.judge import Scorer
+from harnessrl.agents.scoring.scorer import Scorer
 from harnessrl.agents.usage import Usage
 from harnessrl.memory.records import AnyRecord, Decision, Diagnosis, Group, Measurement
 from harnessrl.memory.rollouts import Rollout, RolloutStore
 from harnessrl.specs.harness import HarnessState
 from harnessrl.specs.sampling import stream
 from harnessrl.specs.schema import (
+    Attribute,
+    CriticNode,
     Evolver,
+    GuidanceInterface,
     Interfaces,
     LocalEngine,
     Oracle,
     PolicyRole,
     Roles,
+    RubricInterface,
     RunSpec,
     SamplingInterface,
     Tasks,
@@ -65,15 +69,18 @@ class ScriptedPolicy:
         self.requests: list[Request] = []
         self.seeds: list[int] = []
 
+    def check_prompt(self, prompt: str) -> None:
+        pass
+
     def sample(self, requests: Sequence[Request], seed: int) -> list[Sample]:
         self.requests += requests
         self.seeds.append(seed)
         texts = [self.write(r, stream(seed, "scripted", *r.key)) for r in requests]
         return [Sample(text, tuple(range(len(text.split()))), True) for text in texts]
 
-    def asked(self, kind: str) -> list[Request]:
-        """The critic's requests of one kind, `plain` or `guided`."""
-        return [r for r in self.requests if r.key[-2] == kind]
+    def asked(self, kind: int) -> list[Request]:
+        """The critic's requests of one kind: 0 is plain, the guided ones count from 1."""
+        return [r for r in self.requests if r.key[0] == "critic" and r.key[-2] == kind]
 
 
 def by_index(plain: Sequence[str], guided: Sequence[str] = ()) -> Write:
@@ -83,7 +90,8 @@ def by_index(plain: Sequence[str], guided: Sequence[str] = ()) -> Write:
     """
 
     def write(request: Request, rng: np.random.Generator) -> str:
-        texts = guided if guided and str(request.key[-2]).startswith("guided") else plain
+        is_guided = request.key[0] == "critic" and request.key[-2] != 0
+        texts = guided if guided and is_guided else plain
         return texts[int(request.key[-1]) % len(texts)]
 
     return write
@@ -156,16 +164,30 @@ SAMPLING: dict[str, Any] = {"paused_weight": 0.1, "min_effective_tasks": 6.0}
 
 
 def make_spec(
-    seed: int = 0, group_size: int = 8, p: Mapping[str, Any] | None = None, **evolver: Any
+    seed: int = 0,
+    group_size: int = 8,
+    p: Mapping[str, Any] | None = None,
+    g: Mapping[str, Any] | None = None,
+    c: Mapping[str, Any] | None = None,
+    **evolver: Any,
 ) -> RunSpec:
-    """A run spec; keyword arguments go to `evolver`, and `p` to `interfaces.p`."""
+    """A run spec; keyword arguments go to `evolver` and its nodes, `p`, `g` and `c` to `interfaces`."""
+    rules = EVOLVER | evolver
+    nodes = {
+        "attribute": Attribute(**{k: rules.pop(k) for k in ("min_groups", "healthy_signal")}),
+        "critic": CriticNode(**{k: rules.pop(k) for k in ("margin", "rollouts", "extended_rollouts")}),
+    }
     return RunSpec(
         name="scripted",
         seed=seed,
         tasks=Tasks(files=("tasks.yaml",)),
-        interfaces=Interfaces(p=SamplingInterface(**(SAMPLING | dict(p or {})))),
+        interfaces=Interfaces(
+            p=SamplingInterface(**(SAMPLING | dict(p or {}))),
+            g=GuidanceInterface(**(g or {})),
+            c=RubricInterface(**(c or {})),
+        ),
         roles=Roles(policy=PolicyRole(model="nowhere")),
-        evolver=Evolver(**(EVOLVER | evolver)),
+        evolver=Evolver(**rules, **nodes),
         engine=LocalEngine(kind="local", group_size=group_size),
     )
 
@@ -241,7 +263,8 @@ def record_texts(
                 task_id=task_id,
                 harness_version=harness.version,
                 guided=False,
-                guidance=None,
+                guidance=(),
+                gave_away=False,
                 response=response,
                 tokens=1,
                 finished=True,

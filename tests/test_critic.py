@@ -10,17 +10,33 @@ from typing import Any
 import numpy as np
 import pytest
 from harnessrl.agents.evolver import critic as critic_module
-from harnessrl.agents.evolver.critic import Critic, StalePolicyError, UnmeasurableError, guided_count
+from harnessrl.agents.evolver.critic import Critic, StalePolicyError, UnmeasurableError, Verdict
 from harnessrl.agents.evolver.decision import Outcome
 from harnessrl.agents.evolver.evidence import Memory
 from harnessrl.agents.policy import Request
-from harnessrl.agents.scoring.judge import Scorer
+from harnessrl.agents.scoring.scorer import Scorer
 from harnessrl.agents.usage import CountedPolicy, Purpose, Usage
 from harnessrl.prompts import guided_prompt
-from harnessrl.specs.harness import Guidance, HarnessState, UpdateError, apply
+from harnessrl.specs.guidance import Shown, SigmoidFade
+from harnessrl.specs.harness import HarnessState, UpdateError, apply
 from harnessrl.specs.schema import Oracle
 from harnessrl.specs.tasks import Criterion, Task
-from harnessrl.specs.updates import Add, Boost, Mount, Pause, Resume, Retire, Unmount, Update
+from harnessrl.specs.updates import (
+    Add,
+    Boost,
+    Edit,
+    Gate,
+    Merge,
+    Mount,
+    Pause,
+    Resume,
+    Retire,
+    Reweight,
+    Rewrite,
+    Split,
+    Unmount,
+    Update,
+)
 from scripted import (
     PlainScorer,
     ScriptedPolicy,
@@ -40,8 +56,8 @@ TASK = make_task("t")
 ADD_BETA = Add(task_ids=("t",), rationale="", criterion=says("beta"))
 
 
-def mount(*checklist: str, share: float = 0.5) -> Mount:
-    return Mount(task_ids=("t",), rationale="", checklist=checklist or ("say alpha",), share=share)
+def mount(*lines: str, share: float | str = 0.5, **more: Any) -> Mount:
+    return Mount(task_ids=("t",), rationale="", lines=lines or ("say alpha",), share=share, **more)
 
 
 class World:
@@ -62,6 +78,9 @@ class World:
     ) -> Outcome:
         return self.critic.judge(update, harness or harness_of(TASK), step, revision)
 
+    def decide(self, update: Update, harness: HarnessState | None = None, test: bool = True) -> Verdict:
+        return self.critic.decide(update, harness or harness_of(TASK), STEP, 0, test)
+
 
 # --- what is sampled -----------------------------------------------------------------------------
 
@@ -76,7 +95,7 @@ def test_a_c_update_is_judged_on_one_set_of_fresh_rollouts(tmp_path: Path) -> No
     assert found.accepted and found.measured.rollouts == 32
     assert len(world.policy.requests) == 32  # not 32 before and 32 after
     assert {r.prompt for r in world.policy.requests} == {TASK.prompt}
-    assert len(world.policy.asked("plain")) == 32
+    assert len(world.policy.asked(0)) == 32
 
 
 def test_fresh_rollouts_have_keys_of_their_own(tmp_path: Path) -> None:
@@ -88,7 +107,7 @@ def test_fresh_rollouts_have_keys_of_their_own(tmp_path: Path) -> None:
         seen += [r.key for r in world.policy.requests]
     world.policy.requests.clear()
     world.judge(mount(), revision=0)
-    guided = {r.key for r in world.policy.asked("guided")}
+    guided = {r.key for r in world.policy.asked(1)}
     assert len(seen) == len(set(seen)) == 3 * 32
     assert not guided & set(seen)
     # Purpose first: no training or probe draw shares a stream with the critic.
@@ -130,10 +149,10 @@ def test_a_g_update_takes_two_independent_samples(tmp_path: Path) -> None:
     world = World(tmp_path, by_index(["0.3 x", "0.4 x"], ["0.8 alpha", "0.9 alpha"]))
     found = world.judge(mount("name alpha", "be brief"))
     assert found.accepted and found.measured.rollouts == 64
-    assert len(world.policy.asked("plain")) == len(world.policy.asked("guided")) == 32
-    assert {r.prompt for r in world.policy.asked("plain")} == {TASK.prompt}
-    (prompt,) = {r.prompt for r in world.policy.asked("guided")}
-    assert prompt == guided_prompt(TASK.prompt, ("name alpha", "be brief"))
+    assert len(world.policy.asked(0)) == len(world.policy.asked(1)) == 32
+    assert {r.prompt for r in world.policy.asked(0)} == {TASK.prompt}
+    (prompt,) = {r.prompt for r in world.policy.asked(1)}
+    assert prompt == guided_prompt(TASK.prompt, (Shown("checklist", ("name alpha", "be brief")),))
     assert TASK.prompt in prompt and "- name alpha\n- be brief" in prompt
     assert prompt.index(TASK.prompt) < prompt.index("- name alpha")
 
@@ -360,7 +379,7 @@ def test_guidance_may_come_off_when_groups_spread_without_it(tmp_path: Path) -> 
     assert found.measured.after > 0.98  # nearly every plain group: 16 informative pairs of 16
     assert found.measured.before < 0.7
     assert found.measured.guards == {}
-    assert len(world.policy.asked("guided-before")) == len(world.policy.asked("plain")) == 32
+    assert len(world.policy.asked(1)) == len(world.policy.asked(0)) == 32
     # ... and stays where plain groups carry no signal.
     silent = World(tmp_path, by_index(["0.2 x", "0.3 x"], ["0.8 alpha", "0.9 alpha"]))
     kept = silent.judge(Unmount(task_ids=("t",), rationale=""), mounted)
@@ -385,13 +404,166 @@ def test_without_an_oracle_nothing_can_be_measured(tmp_path: Path) -> None:
         world.judge(mount())
 
 
-def test_how_many_rollouts_carry_guidance() -> None:
-    def count(share: float, size: int) -> int:
-        return guided_count(Guidance(("x",), share), size)
+def test_how_many_rollouts_carry_guidance(tmp_path: Path) -> None:
+    """As many as in training, the most guided first."""
+    guided = (Shown("checklist", ("x",)),)
 
-    assert [count(0.5, 8), count(0.5, 7), count(0.99, 8), count(0.1, 8)] == [4, 3, 7, 0]
-    assert guided_count(None, 8) == 0
-    assert all(0 <= count(s / 100, 8) < 8 for s in range(1, 100))
+    def mix(share: float, size: int, **more: Any) -> dict[Any, int]:
+        harness = apply(harness_of(TASK), [mount("x", share=share, **more)], STEP)
+        return World(tmp_path, NOISE, group_size=size).critic.mix(harness, TASK, STEP + 1)
+
+    counts = [mix(*pair)[guided] for pair in ((0.5, 8), (0.5, 7), (0.99, 8))]
+    assert counts == [4, 3, 7]
+    assert list(mix(0.5, 8).items()) == [(guided, 4), ((), 4)]
+    assert mix(0.1, 8) == {(): 8}
+    assert World(tmp_path, NOISE).critic.mix(harness_of(TASK), TASK, STEP) == {(): 8}
+    assert all(mix(s / 100, 8).get(guided, 0) < 8 for s in range(1, 100))
+    # What is left of it at step 5 of 28: half of 8 rollouts, times 1 / (1 + exp(125 (5/27 - 0.2))).
+    assert mix(0.5, 8, fade=SigmoidFade(kind="sigmoid")) == {guided: 3, (): 5}
+
+
+def test_two_guidance_fields_on_one_task_are_measured_as_several_kinds(tmp_path: Path) -> None:
+    """Groups of 4 with a checklist on two and a skill on one: 1 + 1 guided and 2 plain, by hand."""
+    checklist, skill = Shown("checklist", ("say alpha",)), Shown("skill", ("think first",))
+    texts = [
+        ["0.1 x", "0.2 x", "0.3 alpha", "0.4 x"],  # plain
+        ["0.6 alpha", "0.2 alpha", "0.5 x", "0.3 x"],  # under the checklist
+        ["0.7 alpha", "0.9 alpha", "0.8 alpha", "0.1 x"],  # under both
+    ]
+
+    def write(request: Request, rng: np.random.Generator) -> str:
+        return texts[int(request.key[-2])][int(request.key[-1])]
+
+    world = World(tmp_path, write, group_size=4, rollouts=4, extended_rollouts=4)
+    mounted = apply(harness_of(TASK), [mount()])
+    found = world.judge(mount("think first", share=0.25, field="skill"), mounted).measured
+    shown: list[tuple[Shown, ...]] = [(), (checklist,), (checklist, skill)]
+    for number, parts in enumerate(shown):
+        assert len(world.policy.asked(number)) == 4
+        assert {r.prompt for r in world.policy.asked(number)} == {guided_prompt(TASK.prompt, parts)}
+    assert found.rollouts == len(world.policy.requests) == 12
+
+    plain, first, both = ([(float("alpha" in t), float(t.split()[0])) for t in kind] for kind in texts)
+    pairs = list(itertools.combinations(plain, 2))
+    before = [(*a, *b) for a, b in itertools.product(pairs, itertools.combinations(first, 2))]
+    after = [(*a, b, c) for a, b, c in itertools.product(pairs, first, both)]
+    assert found.before == pytest.approx(pooled(before), abs=0.03)
+    assert found.after == pytest.approx(pooled(after), abs=0.03)
+    # The guards compare the most guided rollouts with plain ones.
+    assert found.guards["mean quality"] == (pytest.approx(0.25), pytest.approx(0.625))
+    assert found.guards["top-quartile quality"] == (pytest.approx(0.4), pytest.approx(0.9))
+
+
+def test_rubric_guidance_is_measured_as_the_criteria_in_force(tmp_path: Path) -> None:
+    harness = harness_of(make_task("t", rubric=[says("alpha"), says("zzz", -1.0)]))
+    world = World(tmp_path, by_index(["0.3 x", "0.4 x"], ["0.8 alpha", "0.9 alpha"]))
+    update = Mount(task_ids=("t",), rationale="", lines="rubric", share=0.5)
+    assert world.judge(update, harness).accepted
+    parts = (Shown("checklist", ("The response says alpha.",), ("The response says zzz.",)),)
+    assert {r.prompt for r in world.policy.asked(1)} == {guided_prompt(TASK.prompt, parts)}
+
+
+def test_a_ramp_cannot_be_measured(tmp_path: Path) -> None:
+    """No two rollouts are of one kind: neither as a candidate nor where it is mounted."""
+    world = World(tmp_path, NOISE)
+    ramp = mount("say alpha", "be brief", share="ramp")
+    ramped = apply(harness_of(TASK), [ramp])
+    for update, harness in ((ramp, harness_of(TASK)), (mount("x"), ramped)):
+        with pytest.raises(UnmeasurableError, match="a ramp shows each rollout other lines"):
+            world.judge(update, harness)
+        verdict = world.decide(update, harness)
+        assert not verdict.accepted and verdict.measured is None
+        assert verdict.reason == "cannot be measured: a ramp shows each rollout other lines"
+    assert world.policy.requests == []
+    assert world.judge(ADD_BETA, ramped).measured.rollouts >= 32  # c is measured on plain rollouts
+
+
+# --- rules ---------------------------------------------------------------------------------------
+
+ALPHA, BETA, GAMMA = says("alpha"), says("beta"), says("gamma")
+BOTH = harness_of(make_task("t", rubric=[ALPHA, BETA]))
+ABOUT: dict[str, Any] = {"task_ids": ("t",), "rationale": ""}
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        Retire(criterion_id=ALPHA.id, **ABOUT),
+        Rewrite(criterion_id=ALPHA.id, criterion=GAMMA, **ABOUT),
+        Split(criterion_id=ALPHA.id, criteria=(GAMMA, says("delta")), **ABOUT),
+        Merge(criterion_ids=(ALPHA.id, BETA.id), criterion=GAMMA, **ABOUT),
+        Reweight(criterion_id=ALPHA.id, points=9.0, **ABOUT),
+        Gate(criterion_id=ALPHA.id, cap=0.5, **ABOUT),
+    ],
+    ids=lambda update: update.op,
+)
+def test_anchored_seed_criteria_stay_as_they_are(update: Update, tmp_path: Path) -> None:
+    world = World(tmp_path, NOISE, c={"anchored": True})
+    with pytest.raises(UpdateError, match=f"{ALPHA.id}.* is a seed criterion of t"):
+        world.judge(update, BOTH)
+    for test in (True, False):  # no force gets around it
+        verdict = world.decide(update, BOTH, test)
+        assert not verdict.accepted and verdict.reason.startswith(f"cannot be applied: {update.op}: ")
+    assert world.policy.requests == []
+    assert World(tmp_path, NOISE).decide(update, BOTH, test=False).accepted
+
+
+def test_added_criteria_may_change_beside_an_anchor(tmp_path: Path) -> None:
+    world = World(tmp_path, NOISE, c={"anchored": True})
+    assert world.decide(Add(criterion=GAMMA, **ABOUT), BOTH, test=False).accepted
+    more = apply(BOTH, [Add(criterion=GAMMA, **ABOUT)])
+    for update in (
+        Retire(criterion_id=GAMMA.id, **ABOUT),
+        Reweight(criterion_id=GAMMA.id, points=9.0, **ABOUT),
+        Rewrite(criterion_id=GAMMA.id, criterion=says("delta"), **ABOUT),
+    ):
+        assert world.decide(update, more, test=False).accepted
+        assert world.judge(update, more).measured.rollouts >= 32
+
+
+def test_guidance_that_repeats_the_reference_is_refused_as_a_leak(tmp_path: Path) -> None:
+    reference = "The tides follow the moon around the earth."
+    harness = harness_of(TASK.model_copy(update={"reference": reference}))
+    leak, clean = "say that the tides follow the moon", "say what moves the sea"
+    world = World(tmp_path, NOISE)
+    mounted = apply(harness, [mount(clean)])
+    edit = Edit(task_ids=("t",), rationale="", lines=(leak, "be kind"))
+    for update, state in ((mount(leak), harness), (edit, mounted)):  # 2 of 4 runs are a half
+        assert world.decide(update, state, test=False).accepted
+        strict = World(tmp_path, NOISE, g={"max_overlap": 0.4})
+        for test in (True, False):
+            verdict = strict.decide(update, state, test)
+            assert not verdict.accepted and verdict.measured is None
+            told = f"cannot be applied: {update.op}: a leak, 50% of its 4-word runs are in the reference"
+            assert verdict.reason.startswith(told)
+        assert strict.policy.requests == []
+    assert not world.decide(mount(reference), harness, test=False).accepted
+    assert world.decide(mount(clean), harness, test=False).accepted
+    assert world.decide(mount(reference), test=False).accepted  # the task has no reference
+    rubric = Mount(task_ids=("t",), rationale="", lines="rubric", share=0.5)
+    assert world.decide(rubric, harness, test=False).accepted
+
+
+def test_without_a_test_whatever_can_be_applied_is_accepted_unmeasured(tmp_path: Path) -> None:
+    world = World(tmp_path, NOISE)
+    world.policy.version = 0  # and no policy is asked
+    useless = Add(criterion=says("never"), **ABOUT)
+    for update in (useless, mount("zzz", share="ramp"), Pause(**ABOUT)):
+        assert world.decide(update, test=False) == Verdict(True, "not measured", None)
+    refused = world.decide(Resume(**ABOUT), test=False)
+    assert refused == Verdict(False, "cannot be applied: resume: t is not paused", None)
+    assert world.policy.requests == []
+
+
+def test_what_is_decided_is_what_was_measured(tmp_path: Path) -> None:
+    world = World(tmp_path, CLEAR)
+    for update in (Add(criterion=says("beta", 3.0), **ABOUT), Add(criterion=says("never"), **ABOUT)):
+        outcome, verdict = world.judge(update), world.decide(update)
+        assert verdict == Verdict(outcome.accepted, outcome.reason, outcome.measured)
+    assert world.decide(Add(criterion=says("beta", 3.0), **ABOUT)).accepted
+    world.policy.version = STEP
+    with pytest.raises(StalePolicyError):
+        world.decide(ADD_BETA)
 
 
 # --- task sampling -------------------------------------------------------------------------------

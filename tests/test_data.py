@@ -1,4 +1,4 @@
-"""Reading tasks: IFEval rows in their own schema, refusals with their reasons, and YAML files."""
+"""Reading tasks: JSONL rows of several schemas, refusals with their reasons, and YAML files."""
 
 from __future__ import annotations
 
@@ -95,23 +95,36 @@ def test_the_checks_of_real_rows_decide(tmp_path: Path) -> None:
             assert verdict.met is not None, (task.id, criterion.check, verdict.cause)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "healthbench.jsonl",
-        "writingbench.jsonl",
-        "verinstruct_verl.jsonl",
-        "ruscarl_healthbench_verl.jsonl",
-        "ruscarl_researchqa_verl.jsonl",
-    ],
-)
-def test_rows_that_need_a_judge_are_refused_for_that(name: str, tmp_path: Path) -> None:
+VERL = ["verinstruct_verl.jsonl", "ruscarl_healthbench_verl.jsonl", "ruscarl_researchqa_verl.jsonl"]
+
+
+@pytest.mark.parametrize("name", VERL)
+def test_without_a_judge_rows_that_need_one_are_refused_for_that(name: str, tmp_path: Path) -> None:
     path = data_file(name)
-    rows = list(read_rows(path))
+    rows = [row for row in read_rows(path) if not isinstance(row.task, str)]
     assert rows
-    assert all(isinstance(row.task, str) and "need a judge" in row.task for row in rows)
-    with pytest.raises(SpecError, match=r"no task to train on: .*need a judge"):
+    with pytest.raises(SpecError, match=r"no task to train on: .*needs a judge role"):
         load(tmp_path, path)
+
+
+@pytest.mark.parametrize("name", VERL)
+def test_verl_rows_keep_every_criterion_and_its_sign(name: str) -> None:
+    path = data_file(name)
+    for line, row in zip(path.read_text().splitlines(), read_rows(path), strict=True):
+        source = json.loads(line)
+        if isinstance(row.task, str):
+            assert len(source["prompt"]) > 1 and "several messages" in row.task
+            continue
+        assert row.task.prompt == source["prompt"][0]["content"]
+        wanted = {(r["criterion"], float(r["points"])) for r in source["reward_model"]["rubrics"]}
+        assert {(c.text, c.points) for c in row.task.rubric} == wanted
+
+
+@pytest.mark.parametrize("name", ["healthbench.jsonl", "writingbench.jsonl"])
+def test_rows_of_schemas_that_are_not_read_yet_are_refused_for_that(name: str) -> None:
+    rows = list(read_rows(data_file(name)))
+    assert rows
+    assert all(isinstance(row.task, str) and "not read yet" in row.task for row in rows)
 
 
 def test_rows_of_other_schemas_are_refused() -> None:
@@ -237,6 +250,241 @@ def test_a_key_used_twice_in_one_file_is_said_so(tmp_path: Path) -> None:
     assert "earlier task file" not in message  # there is only one
 
 
+# --- rows in this project's own words -------------------------------------------------------------
+
+WORDS = {"text": "Has two words or more.", "points": 2, "check": {"kind": "words", "min": 2}}
+DIGITS = {"text": "A digit occurs.", "points": -1.5, "check": {"kind": "regex", "pattern": "\\d"}}
+
+
+def own(prompt: str = "Describe the river Rhine.", **more: Any) -> str:
+    return json.dumps({"prompt": prompt, "rubric": [WORDS, DIGITS], **more})
+
+
+def test_a_row_may_be_a_task_as_it_stands_in_a_task_file(tmp_path: Path) -> None:
+    keys = {
+        "id": "rhine",
+        "domain": "rivers",
+        "rubric": [{**WORDS, "gate": 0.5}, DIGITS],
+        "quality": {"topic": [["rhine", "rhein"], ["cologne"]], "asks": {"max_words": 30}},
+        "pool": {"criteria": [{**WORDS, "points": 1}], "checklists": [["name a city", "be brief"]]},
+        "tags": ["europe", "water"],
+        "reference": "It runs past Cologne.",
+        "source": "an atlas",
+    }
+    prompt = "Describe the Rhine."
+    task = only(write_rows(tmp_path, own(prompt, **keys)))
+    (tmp_path / "same.yaml").write_text(dump_yaml({"train": [{"prompt": prompt, **keys}]}))
+    assert task == load_resolved(tmp_path / "same.yaml").train["rhine"]
+
+
+def test_id_domain_and_source_come_from_the_file_and_the_line(tmp_path: Path) -> None:
+    path = write_rows(tmp_path, own(), "", own("Describe the Nile.", domain="africa"), own("Hm", id="hm"))
+    tasks = load(tmp_path, path)
+    assert list(tasks.train) == ["rows-1", "rows-3", "hm"]
+    assert [t.domain for t in tasks.train.values()] == ["general", "africa", "general"]
+    assert {t.source for t in tasks.train.values()} == {"rows.jsonl"}
+    task = tasks.train["rows-1"]
+    assert [c.points for c in task.rubric] == [2.0, -1.5]
+    assert (task.quality, task.tags, task.reference) == (None, (), None)  # nothing is made up
+
+
+def test_a_file_may_have_any_name(tmp_path: Path) -> None:
+    path = write_rows(tmp_path, own()).rename(tmp_path / "my rows (v2).jsonl")
+    assert isinstance(only(path), TrainTask)
+
+
+def test_both_schemas_may_stand_in_one_file(tmp_path: Path) -> None:
+    tasks = load(tmp_path, write_rows(tmp_path, own(), ifeval()))
+    assert list(tasks.train) == ["rows-1", "ifeval-1"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "where", "why"),
+    [
+        ({"promt": "Describe."}, "promt", "Extra inputs"),
+        ({"rubrics": []}, "rubrics", "Extra inputs"),
+        ({"rubric": [{**WORDS, "weight": 1}]}, "rubric.0.weight", "Extra inputs"),
+        ({"rubric": []}, "rubric", "at least 1 item"),
+        ({"rubric": [WORDS, WORDS]}, "", "the same criterion twice"),
+        ({"rubric": [WORDS, {**DIGITS, "points": 0}]}, "rubric.1.points", "other than 0"),
+        ({"rubric": [{**WORDS, "points": "2"}]}, "rubric.0.points", "valid number"),
+        ({"rubric": [{**WORDS, "points": float("nan")}]}, "rubric.0.points", "finite number"),
+        ({"rubric": [{"points": 1}]}, "rubric.0.text", "required"),
+        ({"rubric": [{**WORDS, "check": {"kind": "wrds"}}]}, "rubric.0.check", "'wrds'"),
+        ({"rubric": [{**WORDS, "check": {"kind": "words"}}]}, "rubric.0.check.words", "needs `min`"),
+        (
+            {"rubric": [{**WORDS, "check": {"kind": "regex", "pattern": "(a"}}]},
+            "rubric.0.check.regex.pattern",
+            "not a regular expression",
+        ),
+        (
+            {"rubric": [{**WORDS, "check": {"kind": "ifeval", "id": "no:such"}}]},
+            "rubric.0.check.ifeval.id",
+            "unknown IFEval instruction",
+        ),
+        ({"rubric": ["is kind"]}, "rubric.0", "valid dictionary"),
+        ({"prompt": ""}, "prompt", "at least 1 character"),
+        ({"id": "a b"}, "id", "pattern"),
+        ({"id": 7}, "id", "valid string"),
+        ({"id": None}, "id", "valid string"),
+        ({"domain": ""}, "domain", "at least 1 character"),
+        ({"tags": "x"}, "tags", "valid tuple"),
+        ({"quality": {"topic": []}}, "quality.topic", "at least 1 item"),
+        ({"pool": {"checklist": []}}, "pool.checklist", "Extra inputs"),
+        ({"reference": 3}, "reference", "valid string"),
+    ],
+)
+def test_a_row_with_a_mistake_is_refused_with_where_and_why(
+    changes: dict[str, Any], where: str, why: str, tmp_path: Path
+) -> None:
+    path = write_rows(tmp_path, own("A good row."), own(**changes))
+    tasks = load(tmp_path, path)
+    assert list(tasks.train) == ["rows-1"]
+    (refusal,) = tasks.refused
+    assert refusal.where == f"{path.resolve()}:2"
+    assert refusal.reason.partition(": ")[0] == where
+    assert why in refusal.reason
+
+
+@pytest.mark.parametrize("prompt", [None, 7, ["a"], {"role": "user"}])
+def test_a_prompt_must_be_text(prompt: Any, tmp_path: Path) -> None:
+    assert isinstance(only(write_rows(tmp_path, own(prompt))), str)
+
+
+def test_a_pattern_that_is_nested_too_deeply(tmp_path: Path) -> None:
+    deep = {**WORDS, "check": {"kind": "regex", "pattern": "(" * 3000 + ")" * 3000}}
+    task = only(write_rows(tmp_path, own(rubric=[deep])))
+    assert isinstance(task, str)
+    assert "nested too deeply" in task
+
+
+def test_criteria_in_words_alone_need_a_judge(tmp_path: Path) -> None:
+    """A row is refused as a whole: half a rubric would be another rubric."""
+    kind = {"text": "Is kind.", "points": 1}
+    path = write_rows(tmp_path, own(rubric=[kind]), own("A.", rubric=[WORDS, kind]), own("B."))
+    tasks = load(tmp_path, path)
+    assert list(tasks.train) == ["rows-3"]
+    (line,) = tasks.refusal_lines()
+    assert line.startswith("2 x a criterion has no check and needs a judge role; none is configured")
+    assert line.endswith(f"(first: {path.resolve()}:1)")
+    with pytest.raises(SpecError, match=r"no task to train on: 1 x .*needs a judge"):
+        load(tmp_path, write_rows(tmp_path, own(rubric=[kind])))
+
+
+def test_an_id_that_two_rows_use_is_an_error(tmp_path: Path) -> None:
+    path = write_rows(tmp_path, own(id="a"), own("Another.", id="b"), own("A third.", id="a"))
+    with pytest.raises(SpecError, match=r"task id 'a' \(.*rows\.jsonl:3\) is used twice"):
+        load(tmp_path, path)
+
+
+def existence(words: Any) -> dict[str, Any]:
+    return {"kind": "ifeval", "id": "keywords:existence", "args": {"keywords": words}}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        own("Half \ud800 of a pair."),
+        own(rubric=[{**WORDS, "text": "\ud800"}]),
+        own(tags=["\udfff"]),
+        own(**{"\ud800": 1}),
+        own(rubric=[{**WORDS, "check": {"kind": "regex", "pattern": "\ud800"}}]),
+        own(rubric=[{**WORDS, "check": existence(["\ud800"])}]),
+        own(rubric=[{**WORDS, "check": {**existence([]), "args": {"\ud800": 1}}}]),
+        ifeval(prompt="Half \ud800 of a pair."),
+        ifeval(instruction_id_list=["\ud800"]),
+        ifeval(kwargs=[{"\ud800": 1}]),
+        ifeval(instruction_id_list=["keywords:existence"], kwargs=[{"keywords": ["\ud800"]}]),
+    ],
+    ids=range(11),
+)
+def test_half_of_a_surrogate_pair_is_refused(row: str, tmp_path: Path) -> None:
+    """JSON can spell what is no text. YAML cannot, and a run keeps its tasks in YAML."""
+    task = only(write_rows(tmp_path, row))
+    assert isinstance(task, str)
+    assert "surrogate" in task
+
+
+def test_a_whole_surrogate_pair_is_text(tmp_path: Path) -> None:
+    task = only(write_rows(tmp_path, own("A smile: \U0001f600.")))
+    assert isinstance(task, TrainTask)
+    assert task.prompt == "A smile: \U0001f600."
+
+
+# --- nothing is held out that is trained on -------------------------------------------------------
+
+
+def held_out(folder: Path, prompt: str) -> Path:
+    path = folder / "held-out.yaml"
+    task = {"id": "secret", "domain": "rivers", "prompt": prompt, "rubric": [WORDS]}
+    path.write_text(dump_yaml({"held_out": [task]}))
+    return path
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "Describe the river Rhine.",
+        "describe the RIVER rhine",
+        '  "Describe -- the\n river, Rhine!?"  ',
+        "Describe\tthe\u00a0river\u2028Rhine\u2026",
+    ],
+)
+def test_a_held_out_prompt_that_is_trained_on_is_an_error(prompt: str, tmp_path: Path) -> None:
+    """Case, spacing and punctuation make no other prompt."""
+    rows = write_rows(tmp_path, own(id="rhine"))
+    for files in ((rows, held_out(tmp_path, prompt)), (held_out(tmp_path, prompt), rows)):
+        with pytest.raises(SpecError) as caught:
+            load(tmp_path, *files)
+        (problem,) = caught.value.problems
+        assert problem.path == "tasks.files"
+        assert problem.message == "held-out tasks with the prompt of a training task: secret is rhine"
+
+
+def test_letters_of_other_scripts_count_as_letters(tmp_path: Path) -> None:
+    rows = write_rows(tmp_path, own("Beschreibe die STRASSE.", id="a"), own("\u63cf\u8ff0", id="b"))
+    for prompt in ("beschreibe die Stra\u00dfe", "\u63cf\u8ff0\u3002"):
+        with pytest.raises(SpecError, match="secret is"):
+            load(tmp_path, rows, held_out(tmp_path, prompt))
+    load(tmp_path, rows, held_out(tmp_path, "\u63cf\u5199"))
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    ["Describe the river Rhine, please.", "Describe the rivers Rhine.", "Describe theriver Rhine."],
+)
+def test_another_prompt_may_be_held_out(prompt: str, tmp_path: Path) -> None:
+    tasks = load(tmp_path, write_rows(tmp_path, own()), held_out(tmp_path, prompt))
+    assert list(tasks.held_out) == ["secret"]
+
+
+def test_one_prompt_may_be_trained_on_with_two_rubrics(tmp_path: Path) -> None:
+    path = write_rows(tmp_path, own(), own(rubric=[WORDS]))
+    assert len(load(tmp_path, path).train) == 2
+
+
+def test_many_leaks_are_counted(tmp_path: Path) -> None:
+    prompts = [f"Describe river {n}." for n in range(5)]
+    path = tmp_path / "all.yaml"
+    tasks = [
+        {"id": f"{kind}{n}", "domain": "d", "prompt": prompt, "rubric": [WORDS]}
+        for kind in ("t", "h")
+        for n, prompt in enumerate(prompts)
+    ]
+    path.write_text(dump_yaml({"train": tasks[:5], "held_out": tasks[5:]}))
+    with pytest.raises(SpecError, match="h0 is t0, h1 is t1, h2 is t2 and 2 more"):
+        load(tmp_path, path)
+
+
+def test_a_refused_task_leaks_nothing(tmp_path: Path) -> None:
+    """It is not trained on."""
+    judged = own(id="judged", rubric=[{"text": "Is kind.", "points": 1}])
+    rows = write_rows(tmp_path, judged, own("Another prompt."))
+    assert list(load(tmp_path, rows, held_out(tmp_path, "Describe the river Rhine.")).held_out) == [
+        "secret"
+    ]
+
+
 # --- what is derived from a prompt ----------------------------------------------------------------
 
 
@@ -337,7 +585,7 @@ def test_refusals_are_counted_by_reason(tmp_path: Path) -> None:
     )
     tasks = load(tmp_path, path)
     lines = tasks.refusal_lines()
-    assert lines[0].startswith("2 x its criteria are natural language")
+    assert lines[0].startswith("2 x its criteria are in words")
     assert lines[0].endswith(f"(first: {path}:3)")
     assert lines[1].startswith("1 x prompt")
 

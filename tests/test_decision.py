@@ -54,14 +54,14 @@ def share_without_gain(share: float, n: int = 1000) -> list[float]:
 def test_a_clear_gain_is_accepted_and_told() -> None:
     found = outcome([0.2] * 100)
     assert found.accepted and not found.open
-    assert found.reason == "gain +0.20 (+0.20 to +0.20), p 0.000 <= 0.025, guards held"
+    assert found.reason == "gain +0.20 (+0.20 to +0.20), P(no gain) 0.000 <= 0.025, guards held"
 
 
 def test_alpha_is_the_largest_allowed_chance_of_no_gain() -> None:
     assert outcome(share_without_gain(0.025)).accepted
     above = outcome(share_without_gain(0.026))
     assert not above.accepted and above.open
-    assert above.reason.endswith("may be luck: p 0.026 is above 0.025")
+    assert above.reason.endswith("may be luck: P(no gain) 0.026 is above 0.025")
     assert outcome(share_without_gain(0.1), alpha=0.1).accepted
     assert not outcome(share_without_gain(0.101), alpha=0.1).accepted
 

@@ -432,7 +432,7 @@ def test_rare_success_with_perfect_order_is_no_failure() -> None:
 
 
 def test_guidance_comes_off_first_where_everything_is_at_the_ceiling() -> None:
-    mount = Mount(task_ids=("t",), rationale="", checklist=("aim high",), share=0.5)
+    mount = Mount(task_ids=("t",), rationale="", lines=("aim high",), share=0.5)
     guided = apply(harness_of(TASK), [mount])
     assert conclude(groups_of([1.0] * 8, Q), harness=guided).interfaces == ["g", "c", "p"]
     assert conclude(groups_of([0.0] * 8, Q), harness=guided).interfaces == ["g", "p"]

@@ -13,7 +13,7 @@ from harnessrl.agents.policy import Request, Sample
 from harnessrl.specs.schema import LocalEngine
 from harnessrl.trainer.local import engine as engine_module
 from harnessrl.trainer.local import grpo
-from harnessrl.trainer.local.engine import Engine, PromptError
+from harnessrl.trainer.local.engine import Engine, PromptError, rate
 from harnessrl.trainer.local.grpo import Example, TokenMismatchError
 from harnessrl.trainer.local.model import load
 
@@ -351,6 +351,77 @@ def test_the_learning_rate_warms_up(tiny_model: Path) -> None:
         warming.train([example], normaliser=2.0)
         rates.append(warming.optimizer.param_groups[0]["lr"])
     assert rates == pytest.approx([2.5e-4, 5e-4, 7.5e-4, 1e-3, 1e-3, 1e-3])
+
+
+def schedule(kind: str, steps: int, warmup: int = 0) -> list[float]:
+    """The share of the learning rate at every step of a run."""
+    spec = settings(steps=steps, schedule=kind, warmup_steps=warmup)
+    return [rate(spec, step) for step in range(1, steps + 1)]
+
+
+SCHEDULES = ("constant", "linear", "cosine")
+
+
+@pytest.mark.parametrize("kind", SCHEDULES)
+@pytest.mark.parametrize(
+    ("steps", "warmup"), [(1, 0), (2, 0), (10, 0), (10, 1), (10, 4), (10, 9), (10, 10)]
+)
+def test_every_schedule_warms_up_to_the_whole_rate(kind: str, steps: int, warmup: int) -> None:
+    rates = schedule(kind, steps, warmup)
+    assert rates[:warmup] == pytest.approx([(n + 1) / warmup for n in range(warmup)])
+    assert max(rates) == rates[max(0, warmup - 1)] == 1.0  # reached at step `warmup`, from 1
+    assert all(rate > 0 for rate in rates), "the last step learns something too"
+    after = rates[max(0, warmup - 1) :]
+    assert after == sorted(after, reverse=True)
+
+
+@pytest.mark.parametrize("kind", SCHEDULES)
+def test_a_run_shorter_than_its_warm_up_never_gets_there(kind: str) -> None:
+    assert schedule(kind, 5, 10) == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
+
+
+def test_a_constant_schedule_stays() -> None:
+    assert schedule("constant", 6) == [1.0] * 6
+    assert schedule("constant", 6, 2) == [0.5, 1.0, 1.0, 1.0, 1.0, 1.0]
+
+
+def test_a_linear_schedule_falls_evenly_to_zero_after_the_last_step() -> None:
+    assert schedule("linear", 4) == pytest.approx([1.0, 0.75, 0.5, 0.25])
+    assert schedule("linear", 6, 2) == pytest.approx([0.5, 1.0, 1.0, 0.75, 0.5, 0.25])
+
+
+def test_a_cosine_schedule_falls_slowly_then_fast_then_slowly() -> None:
+    assert schedule("cosine", 4) == pytest.approx([1.0, 0.8535534, 0.5, 0.1464466])
+    assert schedule("cosine", 6, 2)[2:] == pytest.approx(schedule("cosine", 4))
+    falls = -np.diff(schedule("cosine", 100))
+    assert falls.argmax() in (48, 49, 50)
+    assert falls[0] < falls[25] > falls[-1]
+
+
+@pytest.mark.parametrize("kind", SCHEDULES)
+def test_the_rate_is_never_negative_even_after_the_end(kind: str) -> None:
+    """A run that goes on under a spec of fewer steps is refused, but one step more must not unlearn."""
+    for steps, warmup in ((1, 0), (5, 0), (5, 3), (5, 5), (5, 8)):
+        spec = settings(steps=steps, schedule=kind, warmup_steps=warmup)
+        assert rate(spec, steps + 1) >= 0
+
+
+def test_the_optimizer_takes_the_scheduled_rate(tiny_model: Path) -> None:
+    engine = make(tiny_model, steps=4, schedule="linear", warmup_steps=1)
+    example = Example("Why?", tuple(engine.tokenizer.encode("the dog")), 1.0)
+    rates = []
+    for _ in range(4):
+        engine.train([example], normaliser=2.0)
+        rates.append(engine.optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([1e-3, 1e-3, 1e-3 * 2 / 3, 1e-3 / 3])
+
+
+def test_a_resumed_engine_goes_on_in_its_schedule(tiny_model: Path) -> None:
+    """The step counts, not the optimizer's steps since the process started."""
+    engine = Engine(*load(tiny_model), settings(steps=10, schedule="cosine"), version=7)
+    example = Example("Why?", tuple(engine.tokenizer.encode("the dog")), 1.0)
+    engine.train([example], normaliser=2.0)
+    assert engine.optimizer.param_groups[0]["lr"] == pytest.approx(1e-3 * schedule("cosine", 10)[7])
 
 
 def test_kl_holds_the_policy_near_its_start(tiny_model: Path) -> None:

@@ -14,12 +14,12 @@ from harnessrl.agents.evolver.decision import Outcome
 from harnessrl.agents.evolver.evidence import Memory
 from harnessrl.agents.evolver.evolver import Evolver, Look, thread_id
 from harnessrl.agents.evolver.graph import Context, build_graph, diagnose_task
-from harnessrl.agents.evolver.proposers import Case, Catalogue, content_key
+from harnessrl.agents.evolver.proposers import Case, Catalogue, NoCandidate, content_key
 from harnessrl.memory.index import MemoryIndex
 from harnessrl.memory.records import Accepted, AnyRecord, Decision, Diagnosis, NoProposal
 from harnessrl.specs.harness import HarnessState, apply
 from harnessrl.specs.sampling import effective_tasks, probabilities
-from harnessrl.specs.schema import Interfaces, RubricInterface, RunSpec
+from harnessrl.specs.schema import CriticNode, Interfaces, Retrieve, RubricInterface, RunSpec
 from harnessrl.specs.tasks import Quality
 from harnessrl.specs.updates import Add, Mount, Pause, Unmount, Update
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -49,7 +49,7 @@ def add(word: str, task: str = "t") -> Add:
 
 
 def mount(*checklist: str, task: str = "t") -> Mount:
-    return Mount(task_ids=(task,), rationale="", checklist=checklist, share=0.5)
+    return Mount(task_ids=(task,), rationale="", lines=checklist, share=0.5)
 
 
 # --- the graph alone, with a scripted proposer and critic ------------------------------------------
@@ -62,20 +62,21 @@ class Proposals:
         self.updates = list(updates)
         self.cases: list[Case] = []
 
-    def propose(self, case: Case) -> Update | None:
+    def propose(self, case: Case) -> Update | NoCandidate:
         self.cases.append(case)
-        return self.updates.pop(0) if self.updates else None
+        refused = f"nothing is left, {len(case.refused)} refused before"
+        return self.updates.pop(0) if self.updates else NoCandidate(refused)
 
 
-class Verdicts:
-    """A critic that accepts what it is told to, and keeps what it was asked."""
+class Verdicts(Critic):
+    """A critic that measures what it is told to, and keeps what it was asked."""
 
     def __init__(self, *accepted: bool) -> None:
         self.accepted = list(accepted)
         self.asked: list[tuple[str, int, int]] = []
 
     def judge(self, update: Update, harness: HarnessState, step: int, revision: int) -> Outcome:
-        apply(harness, [update])  # what cannot be applied is never measured
+        apply(harness, [update], step)  # what cannot be applied is never measured
         self.asked.append((content_key(update), step, revision))
         measured = make_decision(update, gain=0.01 * (revision + 1)).measured
         assert measured is not None
@@ -97,7 +98,7 @@ class Run:
         saver: SqliteSaver,
         folder: Path,
         proposer: Proposals,
-        critic: Verdicts,
+        critic: Critic,
         memory: Memory | None = None,
         spec: RunSpec | None = None,
         diagnosis: Diagnosis | None = None,
@@ -110,7 +111,7 @@ class Run:
             memory or make_memory(folder),
             harness or harness_of(TASK),
             proposer,
-            critic,  # type: ignore[arg-type]
+            critic,
             self.said.append,
         )
         found = diagnosis or make_diagnosis(TASK, "blind_high", ["c", "p"])
@@ -180,7 +181,7 @@ def test_no_proposal(saver: SqliteSaver, tmp_path: Path) -> None:
     assert run.path == ["retrieve", "attribute", "propose"]
     nothing = NoProposal.model_validate(run.state["no_proposal"])
     assert (nothing.id, nothing.diagnosis_id) == ("n-000001-t", "d-000001-t")
-    assert "blind_high" in nothing.reason and "0 refused before" in nothing.reason
+    assert nothing.reason == "nothing is left, 0 refused before"
     assert run.decisions == [] and run.critic.asked == []
 
 
@@ -212,8 +213,25 @@ def test_what_cannot_be_applied_is_rejected_unmeasured(saver: SqliteSaver, tmp_p
     run = Run(saver, tmp_path, Proposals(unmount, add("beta")), Verdicts(True))
     first, second = run.decisions
     assert not first.accepted and first.measured is None
-    assert first.reason == "cannot be applied: unmount: t carries no guidance"
+    assert first.reason == "cannot be applied: unmount: t carries no checklist; it carries no guidance"
     assert second.accepted and run.critic.asked == [(content_key(add("beta")), STEP, 1)]
+
+
+def test_without_a_test_the_first_candidate_that_fits_is_accepted(
+    saver: SqliteSaver, tmp_path: Path
+) -> None:
+    unmount = Unmount(task_ids=("t",), rationale="")
+    spec = make_spec()
+    rules = spec.evolver.model_copy(update={"critic": CriticNode(test="none")})
+    untested = spec.model_copy(update={"evolver": rules})
+    memory = make_memory(tmp_path)
+    critic = Critic(ScriptedPolicy(FRESH), PlainScorer(), memory, untested)
+    proposer = Proposals(unmount, add("beta"))
+    run = Run(saver, tmp_path, proposer, critic, memory, untested)
+    first, second = run.decisions
+    assert not first.accepted and first.reason.startswith("cannot be applied: unmount: ")
+    assert second.accepted and (second.reason, second.measured) == ("not measured", None)
+    assert critic.policy.requests == []  # type: ignore[attr-defined]
 
 
 def plain(value: Any) -> bool:
@@ -265,6 +283,26 @@ def test_what_was_refused_here_comes_back(saver: SqliteSaver, tmp_path: Path) ->
     assert run.state["within"] == [refused.id, for_another.id]
     assert run.proposer.cases[0].refused == [refused, for_another]
     assert "2 refused before" in run.state["no_proposal"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("rules", "kept"),
+    [
+        ({"retrieve": Retrieve(within=2)}, [1, 2]),  # the newest
+        ({"retrieve": Retrieve(within=0)}, []),
+        ({"memory": "look"}, []),
+    ],
+    ids=["two", "none", "no memory"],
+)
+def test_what_is_remembered_can_be_limited(
+    rules: dict[str, Any], kept: list[int], saver: SqliteSaver, tmp_path: Path
+) -> None:
+    memory = make_memory(tmp_path)
+    refused = [make_decision(add(word), step=0, revision=i) for i, word in enumerate("abc")]
+    memory.add([make_diagnosis(TASK, "blind_high", ["c"], step=0), *refused])
+    run = Run(saver, tmp_path, Proposals(), Verdicts(), memory, make_spec(**rules))
+    assert run.state["within"] == [refused[i].id for i in kept]
+    assert run.state["cross"] == []
 
 
 def test_similar_decisions_of_other_tasks_are_retrieved(saver: SqliteSaver, tmp_path: Path) -> None:
@@ -470,7 +508,7 @@ def test_updates_of_one_look_keep_the_floor_of_effective_tasks_together(
 
 def test_with_the_embedded_oracle(saver: SqliteSaver, tmp_path: Path) -> None:
     """The same way through with real quality: all answers meet the rubric, some are off topic."""
-    from harnessrl.agents.scoring.judge import Scorer
+    from harnessrl.agents.scoring.scorer import Scorer
     from harnessrl.agents.usage import Usage
     from harnessrl.specs.schema import Oracle
 

@@ -212,7 +212,7 @@ def test_signatures_name_the_failure_and_what_was_tried() -> None:
     assert tried.startswith("tried c add 'The response says beta.'") and tried.endswith("because why")
     pause = make_decision(Pause(task_ids=("t",), rationale="why"))
     assert signature(pause) == "tried p pause (t) because why"
-    mount = make_decision(Mount(task_ids=("t",), rationale="why", checklist=("a",), share=0.5))
+    mount = make_decision(Mount(task_ids=("t",), rationale="why", lines=("a",), share=0.5))
     assert "g mount" in signature(mount)
 
 

@@ -15,13 +15,17 @@ import pytest
 import yaml
 from harnessrl.specs import yamlnodes
 from harnessrl.specs.loader import (
+    RECIPES,
     LoadedSpec,
     SpecError,
     dump_yaml,
+    load_harness_file,
     load_run_spec,
     load_task_file,
+    load_update,
 )
 from harnessrl.specs.tasks import TaskFile
+from harnessrl.specs.updates import Gate, Pause
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -189,7 +193,9 @@ interfaces:
 reward:
   <<: {advantage: x}
 """
-    allowed = "name, seed, tasks, interfaces, reward, roles, oracle, evolver, engine, logging, extends"
+    allowed = (
+        "name, seed, tasks, start, interfaces, reward, roles, oracle, evolver, engine, logging, extends"
+    )
     assert spec_problems(text) == [
         "run.yaml:2:7: name: must match pattern '^[A-Za-z0-9][A-Za-z0-9._-]*$', not run one",
         f"run.yaml:3:1: sede: unknown key sede (did you mean seed?); allowed here: {allowed}",
@@ -197,7 +203,7 @@ reward:
         'run.yaml:5:22: tasks.files[1]: must be a string, not 3; quote it: "3"',
         "run.yaml:6:3: tasks.files: duplicate key files, first at line 5, column 3",
         "run.yaml:8:12: roles.policy.modl: unknown key modl (did you mean model?); allowed here: model",
-        "run.yaml:10:9: engine.kind: lokal is not allowed (did you mean local?); allowed: local",
+        "run.yaml:10:9: engine.kind: lokal is not allowed (did you mean local?); allowed: local, sim",
         "run.yaml:11:10: engine.steps: must be a whole number, not yes",
         "run.yaml:12:16: engine.temperature: .inf is not allowed: must be a finite number",
         "run.yaml:13:15: engine.group_size: must be a whole number, not true",
@@ -399,11 +405,11 @@ def test_problems_of_a_chain_point_into_the_file_that_holds_the_value() -> None:
     Path("base.yaml").write_text(SPEC.replace("steps: 3", "steps: 0\n  steps: 1") + "oracle: {}\n")
     assert spec_problems(
         "extends: base.yaml\nengine: {clip: 2}\nroles: {policy: {}}\noracle: {share: 2}\n"
-        "evolver: {rollouts: 100}\n"
+        "evolver: {critic: {rollouts: 100}}\n"
     ) == [
         "run.yaml:2:16: engine.clip: must be less than 1, not 2",
         "run.yaml:4:17: oracle.share: must be less than or equal to 1, not 2",
-        "run.yaml:5:10: evolver: extended_rollouts 64 is below rollouts 100",
+        "run.yaml:5:19: evolver.critic: extended_rollouts 64 is below rollouts 100",
         "base.yaml:9:10: engine.steps: must be greater than or equal to 1, not 0",
         "base.yaml:10:3: engine.steps: duplicate key steps, first at line 9, column 3",
     ]
@@ -450,13 +456,14 @@ def test_recipes() -> None:
     assert not run_spec(SPEC + static).spec.interfaces.g.evolve
     full = run_spec(SPEC + static, recipe="harnessrl").spec.interfaces
     assert full.p.evolve and full.g.evolve and full.c.evolve
+    available = ", ".join(sorted(file.stem for file in RECIPES.glob("*.yaml")))
     for name, guess in {
         "grop": " (did you mean grpo?)",
         "../grpo": " (did you mean grpo?)",
     }.items():
         assert spec_problems(text + "  d: 1\n", recipe=name) == [
             "run.yaml:15:3: interfaces.d: unknown key d; allowed here: p, g, c",
-            f"command line: recipe: there is no recipe {name}{guess}; available: grpo, harnessrl",
+            f"command line: recipe: there is no recipe {name}{guess}; available: {available}",
         ]
 
 
@@ -491,9 +498,9 @@ def test_problems_of_overrides() -> None:
         r"command line: name: a\udcffb is not allowed: half of a surrogate pair is not text",
         "command line: seed: must be a whole number, not 1",
         "command line: engine.steps: must be greater than or equal to 1, not 0",
-        "command line: engine.stepz: unknown key stepz (did you mean steps?); allowed here: kind, "
-        "steps, tasks_per_step, group_size, max_new_tokens, max_prompt_tokens, temperature, "
-        "learning_rate, warmup_steps, clip, kl_coef, epochs, max_grad_norm, threads",
+        "command line: engine.stepz: unknown key stepz (did you mean steps?); allowed here: "
+        "steps, tasks_per_step, group_size, max_new_tokens, kind, max_prompt_tokens, temperature, "
+        "learning_rate, schedule, warmup_steps, clip, kl_coef, epochs, max_grad_norm, threads",
         "command line: logging.probe_samples: must be a whole number, not true",
         "command line: tasks.files[0]: x.jsonl does not exist",
     ]
@@ -656,6 +663,90 @@ def test_a_resolved_spec_can_be_written_and_loaded() -> None:
     loaded = run_spec(SPEC)
     again = run_spec(dump_yaml(loaded.spec.model_dump(mode="json")))
     assert again.spec == loaded.spec
+
+
+# --- harness files and updates ------------------------------------------------------------------
+
+
+def test_a_spec_may_start_from_a_harness_file(tmp_path: Path) -> None:
+    """It is looked for beside the file that names it, as task files are."""
+    assert run_spec(SPEC).start_file is None
+    Path("sub").mkdir()
+    Path("sub/first.yaml").write_text("version: 3\n")
+    Path("sub/base.yaml").write_text("start: first.yaml\n")
+    loaded = run_spec("extends: sub/base.yaml\n" + SPEC)
+    assert loaded.start_file == tmp_path.resolve() / "sub" / "first.yaml"
+    (problem,) = spec_problems(SPEC + "start: frist.yaml\n")
+    assert problem.startswith("run.yaml:14:8: start: frist.yaml does not exist")
+    assert spec_problems(SPEC + "start: [a]\n") == ["run.yaml:14:8: start: must be a string, not a list"]
+
+
+def test_guidance_to_start_with_names_each_field_once() -> None:
+    one = "{field: skill, lines: [be kind], share: 0.5}"
+    two = "{field: skill, lines: rubric, share: ramp, fade: {kind: linear, steps: 3}}"
+    text = SPEC + "  g: {start: [%s]}\n"
+    assert run_spec(text % one).spec.interfaces.g.start[0].lines == ("be kind",)
+    (problem,) = spec_problems(text % f"{one}, {two}")
+    assert problem == "run.yaml:14:6: interfaces.g: start names a field twice: skill, skill"
+    for wrong, column in (
+        ("lines: []", 37),
+        ("lines: kind", 37),
+        ("lines: [a], share: 1", 49),
+        ("lines: [a], share: slope", 49),
+        ("lines: [a], fade: {kind: slow}", 55),
+    ):
+        problems = spec_problems(text % f"{{field: skill, {wrong}}}")
+        assert {problem.split(": ")[0] for problem in problems} == {f"run.yaml:14:{column}"}
+        assert all(": interfaces.g.start[0]." in problem for problem in problems)
+
+
+def test_a_policy_folder_is_found_beside_the_file_that_names_it(tmp_path: Path) -> None:
+    Path("sub/model").mkdir(parents=True)
+    Path("sub/base.yaml").write_text("roles: {policy: {model: model}}\n")
+    rest = SPEC.replace("roles:\n  policy: {model: smollm2-wheel}\n", "")
+    loaded = run_spec("extends: sub/base.yaml\n" + rest)
+    assert loaded.spec.roles.policy.model == str(tmp_path.resolve() / "sub" / "model")
+    assert run_spec(SPEC).spec.roles.policy.model == "smollm2-wheel"  # no folder: as it is
+
+
+def test_a_harness_file_is_read_or_every_problem_told() -> None:
+    Path("h.yaml").write_text(
+        "version: 4\ntasks:\n  t1:\n    p: {boost: 2.0}\n"
+        "    g: [{field: outline, lines: [a], share: ramp, since: 3}]\n"
+    )
+    entry = load_harness_file(Path("h.yaml")).tasks["t1"]
+    assert (entry.p.boost, entry.g[0].field, entry.g[0].since, entry.c.added) == (2.0, "outline", 3, ())
+    Path("h.yaml").write_text("tasks:\n  t1:\n    p: {boost: 0.0}\n    h: 1\n    g: [{field: hint}]\n")
+    with pytest.raises(SpecError) as caught:
+        load_harness_file(Path("h.yaml"))
+    places = [(problem.line, problem.column) for problem in caught.value.problems]
+    assert places == [(3, 16), (4, 5), (5, 9), (5, 17)]
+
+
+def update_problems(text: str) -> list[str]:
+    Path("u.yaml").write_text(text)
+    with pytest.raises(SpecError) as caught:
+        load_update(Path("u.yaml"))
+    return str(caught.value).split("\n")
+
+
+def test_an_update_is_read_or_every_problem_told() -> None:
+    Path("u.yaml").write_text(
+        "update:\n  op: gate\n  task_ids: [t1]\n  rationale: why\n  criterion_id: c-1\n  cap: null\n"
+    )
+    about: dict[str, Any] = {"task_ids": ("t1",), "rationale": "why"}
+    assert load_update(Path("u.yaml")) == Gate(criterion_id="c-1", cap=None, **about)
+    Path("u.yaml").write_text("update: {op: pause, domains: [news], rationale: why}\n")
+    assert load_update(Path("u.yaml")) == Pause(domains=("news",), rationale="why")
+    (nobody,) = update_problems("update: {op: pause, rationale: why}\n")
+    assert nobody.startswith("u.yaml:1:9: update: names no task: give task_ids")
+    (unknown,) = update_problems("update: {op: paus, task_ids: [t1], rationale: why}\n")
+    assert unknown.startswith("u.yaml:1:14: update.op: ") and "pause" in unknown
+    missing, extra = update_problems(
+        "update: {op: mount, task_ids: [t1], lines: [a], share: 0.5, x: 1}\n"
+    )
+    assert "update.rationale: the key rationale is required" in missing
+    assert extra.startswith("u.yaml:1:61: update.x: unknown key x")
 
 
 def test_specs_import_nothing_heavy() -> None:

@@ -6,10 +6,18 @@ import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harnessrl.memory import files
-from harnessrl.memory.events import EventLog, LogError, complete_lines, read_jsonl, read_log
+from harnessrl.memory.events import (
+    EventLog,
+    LogError,
+    complete_lines,
+    fold_versions,
+    read_jsonl,
+    read_log,
+)
 from harnessrl.memory.files import write_atomic
 from harnessrl.memory.records import (
     RECORD,
@@ -17,14 +25,17 @@ from harnessrl.memory.records import (
     AnyRecord,
     NoProposal,
     Probe,
+    Refused,
     Resumed,
     RunFinished,
     RunStarted,
     StepSummary,
 )
 from harnessrl.memory.rollouts import Rollout, RolloutStore
-from harnessrl.specs.harness import apply
-from harnessrl.specs.updates import Add, Boost, Mount, Pause, Update
+from harnessrl.specs.guidance import Guidance, SigmoidFade, StartGuidance, SuccessFade
+from harnessrl.specs.harness import TaskHarness, UpdateError, apply
+from harnessrl.specs.harnessfile import HarnessFile
+from harnessrl.specs.updates import Add, Boost, Edit, Gate, Mount, Pause, SetFade, Unmount, Update
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted import (
@@ -40,6 +51,9 @@ from scripted import (
 
 TASK = make_task("t")
 ADD = Add(task_ids=("t",), rationale="why not\n\u2028?", criterion=says("beta", -2.5))
+SUCCESS = SuccessFade(kind="success", reward=0.5, groups=2)
+MOUNT = Mount(task_ids=("t",), rationale="", field="outline", lines=("a",), share=0.5, fade=SUCCESS)
+UNGATE = Gate(task_ids=("t",), rationale="", criterion_id="c-0", cap=None)
 
 
 def summary(step: int, **metrics: float) -> StepSummary:
@@ -50,10 +64,20 @@ def resumed(step: int) -> Resumed:
     return Resumed(id=f"r-{step:06d}", step=step, harness_version=0)
 
 
+FADE = SigmoidFade(kind="sigmoid", x0=0.3)
+PAUSED = HarnessFile.model_validate({"tasks": {"t": {"p": {"paused": True}}}})
+RUN = RunStarted(
+    id="run", step=-1, harness_version=0, name="é \U0001f408", seed=3, recipe="grpo", task_ids=["t"]
+)
+STARTED = RUN.model_copy(
+    update={
+        "harness": PAUSED,
+        "guidance": [StartGuidance(field="skill", lines="rubric", share="ramp", fade=FADE)],
+    }
+)
 EVERY: list[AnyRecord] = [
-    RunStarted(
-        id="run", step=-1, harness_version=0, name="é \U0001f408", seed=3, recipe="grpo", task_ids=["t"]
-    ),
+    RUN,
+    STARTED,
     Probe(
         id="p-before",
         step=-1,
@@ -74,7 +98,11 @@ EVERY: list[AnyRecord] = [
     NoProposal(
         id="n-1", step=1, harness_version=0, diagnosis_id="d-1", task_id="t", reason="nothing left"
     ),
-    Accepted(id="h-1", step=1, harness_version=1, decision_ids=["u-1"], updates=[ADD]),
+    make_decision(MOUNT, gain=None).model_copy(update={"author": "ann", "request": "0-1"}),
+    make_decision(UNGATE, gain=None).model_copy(update={"diagnosis_id": None}),
+    Accepted(id="h-1", step=1, harness_version=1, decision_ids=["u-1"], updates=[ADD, MOUNT, UNGATE]),
+    Accepted(id="h-2", step=1, harness_version=2, author="ann", request="0-2", rolled_back_to=0),
+    Refused(id="x-1", step=1, harness_version=2, author="ann", request="0-3", reason="no version 9"),
     summary(1, reward=1e-300),
     RunFinished(id="end", step=2, harness_version=1, rollouts={"train": 3}, tokens={}, judge_calls={}),
 ]
@@ -85,8 +113,8 @@ EVERY: list[AnyRecord] = [
 
 def test_every_record_comes_back_as_it_was(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "deep" / "events.jsonl")
-    log.append(EVERY[:4])
-    log.append(EVERY[4:])
+    log.append(EVERY[:5])
+    log.append(EVERY[5:])
     log.append([])
     assert read_log(log.path) == EVERY
     assert len(log.path.read_text().splitlines()) >= len(EVERY)
@@ -196,7 +224,7 @@ def test_records_are_strict_and_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         summary(0).step = 3
     ids = {type(record).model_fields["type"].default for record in EVERY}
-    assert ids == {*(r.type for r in EVERY)} and len(ids) == 9
+    assert ids == {*(r.type for r in EVERY)} and len(ids) == 10
 
 
 def test_jsonl_lines_split_at_newlines_only(tmp_path: Path) -> None:
@@ -221,7 +249,8 @@ def rollout(text: str, step: int = 3, slot: int = 0, sample: int = 0) -> Rollout
         task_id="t",
         harness_version=2,
         guided=sample == 0,
-        guidance=("be kind", text) if sample == 0 else None,
+        guidance=("be kind", text) if sample == 0 else (),
+        gave_away=sample == 0,
         response=text,
         tokens=5,
         finished=False,
@@ -363,13 +392,83 @@ def test_current_groups_are_those_of_todays_guidance_and_sampling(tmp_path: Path
         return [g.step for g in memory.current_groups(seed, 7, max_staleness, "t")]
 
     assert steps(3) == [5, 6, 7]
-    accept(2, Mount(task_ids=("t",), rationale="", checklist=("a",), share=0.5))
+    accept(2, Mount(task_ids=("t",), rationale="", lines=("a",), share=0.5))
     assert steps(99) == [3, 4, 5, 6, 7]
     accept(4, Boost(task_ids=("t",), rationale="", factor=2.0))
     accept(4, Pause(task_ids=("other",), rationale=""))
     assert steps(99) == [3, 4, 5, 6, 7]
     accept(5, Pause(task_ids=("other", "t"), rationale=""))
     assert steps(99) == [6, 7]
+    accept(6, ADD, UNGATE)  # what is scored changes no response
+    assert steps(99) == [6, 7]
+
+
+@pytest.mark.parametrize("change", ["mount", "edit", "fade", "unmount", "pause"])
+def test_other_guidance_makes_earlier_groups_old(change: str, tmp_path: Path) -> None:
+    about: dict[str, Any] = {"task_ids": ("t",), "rationale": ""}
+    update = {
+        "mount": MOUNT,
+        "edit": Edit(lines=("b",), **about),
+        "fade": SetFade(fade=FADE, **about),
+        "unmount": Unmount(**about),
+        "pause": Pause(**about),
+    }[change]
+    memory = make_memory(tmp_path)
+    for step in range(4):
+        memory.add([group_record(TASK, [0.0, 1.0], [0.1, 0.2], step)])
+    memory.add([Accepted(id="h", step=1, harness_version=1, updates=[update])])
+    assert [g.step for g in memory.current_groups(harness_of(TASK), 3, 99, "t")] == [2, 3]
+
+
+def test_groups_from_before_a_rollback_of_guidance_are_not_of_today(tmp_path: Path) -> None:
+    """Guided since step 1, plain again after step 3: steps 2 and 3 say nothing about today."""
+    memory = make_memory(tmp_path)
+    for step in range(6):
+        memory.add([group_record(TASK, [0.0, 1.0], [0.1, 0.2], step)])
+    memory.add([Accepted(id="h-1", step=1, harness_version=1, updates=[MOUNT])])
+    memory.add([Accepted(id="h-2", step=3, harness_version=2, rolled_back_to=0)])
+    assert [g.step for g in memory.current_groups(harness_of(TASK), 5, 99, "t")] == [4, 5]
+
+
+def test_guidance_fades_with_what_plain_rollouts_earned_since_it_was_mounted(tmp_path: Path) -> None:
+    memory = make_memory(tmp_path)
+    mounted = apply(harness_of(TASK), [MOUNT], after_step=2)  # 2 groups at 0.5
+
+    def record(step: int, *rewards: float | None) -> None:
+        """A group of which the first rollout is guided."""
+        group = group_record(TASK, rewards, [0.5] * len(rewards), step)
+        memory.add([group.model_copy(update={"guided": [True] + [False] * (len(rewards) - 1)})])
+
+    def left(step: int) -> float:
+        (strength,) = memory.strengths(mounted, "t", step, 28)
+        return strength
+
+    for step in range(3):
+        record(step, 0.0, 1.0)  # before the mounting
+    assert left(3) == 1.0
+    record(3, 0.0, 0.9, 0.1)  # plain ones earn 0.5
+    record(4, 1.0, 0.4)  # and here 0.4, whatever the guided one does
+    record(5, 0.0, 5.0, -4.0)  # 0.5: single rewards count as 0 to 1
+    assert left(6) == 1.0
+    record(6, 0.0, None, 0.6)
+    assert left(6) == 1.0  # a step does not know its own groups
+    assert left(7) == 0.0
+    record(7, 0.0, 0.0)
+    assert left(8) == 0.0  # it does not come back
+    assert memory.strengths(harness_of(TASK), "t", 8, 28) == []
+
+
+def test_version_0_is_what_the_run_started_with() -> None:
+    (version,) = fold_versions({"t": TASK}, [STARTED])
+    skill = Guidance("skill", "rubric", "ramp", FADE)
+    assert version.version == 0 and version.of("t").paused
+    assert version.start == TaskHarness(guidance=(skill,))
+    other = make_task("u")
+    (both,) = fold_versions({"t": TASK, "u": other}, [STARTED])
+    assert both.of("u").guidance == (skill,)
+    assert fold_versions({"t": TASK}, [RUN]) == fold_versions({"t": TASK}, []) == [harness_of(TASK)]
+    with pytest.raises(UpdateError, match="no training task 't'"):
+        fold_versions({"u": other}, [STARTED])
 
 
 def test_groups_of_an_earlier_rubric_are_scored_again_by_todays(tmp_path: Path) -> None:

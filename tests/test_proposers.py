@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from harnessrl.agents.evolver.attribute import OWNERS, diagnose
 from harnessrl.agents.evolver.evidence import Memory
-from harnessrl.agents.evolver.proposers import Case, Catalogue, content_key
+from harnessrl.agents.evolver.proposers import Case, Catalogue, NoCandidate, content_key
 from harnessrl.memory.records import Decision, Diagnosis
 from harnessrl.specs.harness import HarnessState, apply
 from harnessrl.specs.schema import RunSpec
@@ -74,7 +74,8 @@ class Bench:
         similar: Sequence[Decision] = (),
     ) -> Update | None:
         case = Case(diagnosis or self.diagnosis(), self.harness, similar, refused)
-        return Catalogue(self.memory, self.scorer, self.spec).propose(case)
+        found = Catalogue(self.memory, self.scorer, self.spec).propose(case)
+        return None if isinstance(found, NoCandidate) else found
 
     def all_proposals(self, diagnosis: Diagnosis) -> list[Update]:
         """What comes out when every proposal is refused, until there is none."""
@@ -206,9 +207,9 @@ def test_a_change_has_one_key_wherever_it_is_made() -> None:
         Retire(task_ids=("a",), rationale="x", criterion_id=SAYS_TOPIC.id),
         Pause(task_ids=("a",), rationale="x"),
         Resume(task_ids=("a",), rationale="x"),
-        Mount(task_ids=("a",), rationale="x", checklist=("a", "b"), share=0.5),
-        Mount(task_ids=("a",), rationale="x", checklist=("a b",), share=0.5),
-        Mount(task_ids=("a",), rationale="x", checklist=("a", "b"), share=0.25),
+        Mount(task_ids=("a",), rationale="x", lines=("a", "b"), share=0.5),
+        Mount(task_ids=("a",), rationale="x", lines=("a b",), share=0.5),
+        Mount(task_ids=("a",), rationale="x", lines=("a", "b"), share=0.25),
     ]
     assert len({content_key(u) for u in (one, *different)}) == 1 + len(different)
 
@@ -255,7 +256,7 @@ def test_guidance_first_then_pausing_where_nothing_is_reached(tmp_path: Path) ->
     assert (diagnosis.failure, diagnosis.interfaces) == ("blind_low", ["g", "p"])
     found = bench.all_proposals(diagnosis)
     assert [u.op for u in found] == ["mount"] * 3 + ["pause"]
-    assert {u.checklist for u in found if isinstance(u, Mount)} == set(LISTS)
+    assert {u.lines for u in found if isinstance(u, Mount)} == set(LISTS)
     assert {u.share for u in found if isinstance(u, Mount)} == {bench.spec.interfaces.g.share}
     assert {u.expected for u in found} == {None}  # no prediction without a memory
 
@@ -316,7 +317,7 @@ def test_memory_alone_proposes_no_criterion_that_rollouts_do_not_speak_for(tmp_p
 
 
 def test_every_failure_class_leads_to_an_update_of_its_owner(tmp_path: Path) -> None:
-    guidance = Mount(task_ids=("t",), rationale="", checklist=LISTS[0], share=0.5)
+    guidance = Mount(task_ids=("t",), rationale="", lines=LISTS[0], share=0.5)
     pause = Pause(task_ids=("t",), rationale="")
     expected: dict[str, tuple[type, list[Update]]] = {
         "blind_low": (Mount, []),
@@ -344,10 +345,10 @@ def test_every_failure_class_leads_to_an_update_of_its_owner(tmp_path: Path) -> 
 def test_a_mounted_checklist_is_not_mounted_again(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.harness = apply(
-        bench.harness, [Mount(task_ids=("t",), rationale="", checklist=LISTS[0], share=0.5)]
+        bench.harness, [Mount(task_ids=("t",), rationale="", lines=LISTS[0], share=0.5)]
     )
     found = bench.all_proposals(owned_by(bench, "g", failure="blind_low"))
-    assert {u.checklist for u in found if isinstance(u, Mount)} == set(LISTS[1:])
+    assert {u.lines for u in found if isinstance(u, Mount)} == set(LISTS[1:])
 
 
 def test_what_is_paused_is_not_paused_again_and_what_is_not_is_not_resumed(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def proposals() -> list[tuple[int, str, Update, bool, Measurement | None, str]]:
 
     water, tides = task("med-water"), task("sci-tides")
     add = Add(task_ids=water, rationale=why, criterion=NEW, expected=0.2)
-    mount = Mount(task_ids=tides, rationale=why, checklist=CHECKLIST, share=0.5)
+    mount = Mount(task_ids=tides, rationale=why, lines=CHECKLIST, share=0.5)
     retire = Retire(task_ids=water, rationale=why, criterion_id=WEAK.id)
     pause = Pause(task_ids=task("write-haiku"), rationale=why)
     gain = "gain above the margin"
@@ -281,7 +281,8 @@ def rollout_group(
             "task_id": task.id,
             "harness_version": version,
             "guided": guided[i],
-            "guidance": list(CHECKLIST) if guided[i] else None,
+            "guidance": list(CHECKLIST) if guided[i] else [],
+            "gave_away": guided[i] and i == 2,
             "response": f"Answer {i} about {task.id} at {step}. " + (HOSTILE if i == 2 else ""),
             "tokens": 18 + i,
             "finished": i != 3,
@@ -414,7 +415,7 @@ def test_decisions_show_both_outcomes_and_missing_proposals(page: Page) -> None:
     assert page.raw.count('<span class="outcome">✗ rejected</span>') == 2
     assert "– no proposal the catalogue is exhausted" in page.text  # noqa: RUF001
     assert "not measured" in page.text and "tried before at this task" in page.text
-    assert f"c retire {WEAK.id} (med-water): '{WEAK.text}'" in page.text
+    assert f"c retire '{WEAK.text}' (med-water)" in page.text
     assert "revision 1" in page.text
     assert "Pairs of med-water tie, says <i>the record</i>." in page.text
 

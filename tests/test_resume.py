@@ -16,10 +16,11 @@ from filelock import FileLock
 from harnessrl.memory.events import EventLog, read_log
 from harnessrl.memory.records import Accepted, Group
 from harnessrl.memory.rollouts import RolloutStore
-from harnessrl.specs.loader import load_run_spec
+from harnessrl.specs.loader import load_harness_file, load_run_spec
 from harnessrl.specs.updates import Pause
 from harnessrl.trainer import train
 from harnessrl.trainer.controller import Controller
+from harnessrl.trainer.requests import UpdateRequest, hand_in
 from harnessrl.trainer.runfolder import RunFolder, latest_checkpoint
 
 
@@ -128,6 +129,71 @@ def test_killed_twice(reference: Path, short: tiny.Paths, monkeypatch: pytest.Mo
                 tiny.invoke(*args)
     resume(short.run)
     assert_equal_runs(short.run, reference)
+
+
+# --- a harness that changes -----------------------------------------------------------------------
+
+
+def changing(folder: Path, model: Path) -> tiny.Paths:
+    """Four steps that start from a harness file and with a ramp that fades, and accept everything."""
+    paths = tiny.write_spec(folder, model, steps=4)
+    (folder / "texts" / "first.yaml").write_text("tasks: {letters: {p: {boost: 3.0}}}\n")
+    text = paths.spec.read_text()
+    for old, new in (
+        ("seed: 3", "seed: 3\nstart: texts/first.yaml"),
+        ("margin: 0.0", "margin: 0.0, test: none"),
+        ("max_prompt_tokens: 160", "max_prompt_tokens: 400"),
+        ("  p: {", f"  g: {{start: [{RAMP}]}}\n  p: {{"),
+    ):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    paths.spec.write_text(text)
+    return paths
+
+
+RAMP = "{field: skill, lines: rubric, share: ramp, fade: {kind: linear, steps: 3}}"
+
+
+def test_a_harness_that_changes_goes_on_where_it_was(
+    tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its start, its versions and its fades are those of the uninterrupted run."""
+    whole, cut = (changing(tmp_path / name, tiny_model) for name in ("whole", "cut"))
+    assert tiny.invoke("train", whole.spec).exit_code == 0
+    assert len([r for r in read_log(whole.run / "events.jsonl") if isinstance(r, Accepted)]) > 1
+    with monkeypatch.context() as patch:
+        patch.setattr(Controller, "_evolve", killing(Controller._evolve, 3, after=True))
+        with pytest.raises(Killed):
+            tiny.invoke("train", cut.spec)
+    shutil.rmtree(cut.folder / "texts")  # all that a run needs lies in its folder
+    resume(cut.run)
+    assert_equal_runs(cut.run, whole.run)
+
+
+def test_what_people_asked_of_a_stopped_run_is_answered_when_it_goes_on(
+    tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """... and again, when the step of the answer was cut short."""
+    paths = tiny.write_spec(tmp_path / "asked", tiny_model, steps=4)
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "_save", killing(train._save, 1, after=True))
+        with pytest.raises(Killed):
+            tiny.invoke("train", paths.spec)
+    pause = Pause(domains=("animals",), rationale="")
+    request = UpdateRequest(id="1", author="ann", update=pause, force=True)
+    hand_in(RunFolder(paths.run).requests, request)
+    with monkeypatch.context() as patch:
+        patch.setattr(Controller, "_evolve", killing(Controller._evolve, 1))
+        with pytest.raises(Killed):
+            tiny.invoke("train", "--resume", paths.run)
+    resume(paths.run)
+    told = (paths.run / "events.jsonl").read_text().splitlines()
+    assert len([line for line in told if '"type":"accepted"' in line and '"author":"ann"' in line]) == 2
+    records = [r for r in read_log(paths.run / "events.jsonl") if isinstance(r, Accepted)]
+    (accepted,) = [r for r in records if r.author == "ann"]
+    assert (accepted.step, accepted.request) == (2, "1")
+    harness = load_harness_file(RunFolder(paths.run).harness(accepted.harness_version))
+    assert harness.tasks["fox"].p.paused and harness.tasks["dog"].p.paused
 
 
 # --- Ctrl-C ---------------------------------------------------------------------------------------
@@ -306,14 +372,14 @@ def test_tasks_that_the_harness_has_changed_cannot_be_taken_out(stopped: tiny.Pa
     task_id = next(r for r in read_log(log.path) if isinstance(r, Group)).task_id
     pause = Pause(task_ids=(task_id,), rationale="")
     log.append([Accepted(id="h-000009", step=1, harness_version=9, decision_ids=[], updates=[pause])])
-    tasks = stopped.folder / "tasks.yaml"
+    tasks = stopped.folder / "texts" / "animals.yaml"
     tasks.write_text(tasks.read_text().replace(f"id: {task_id}\n", f"id: another-{task_id}\n"))
     told = refused(stopped.spec, "--resume", stopped.run, "--accept-changes")
     assert f"no training task {task_id!r}" in told
 
 
 def test_changed_tasks_are_refused_with_what_changed(stopped: tiny.Paths) -> None:
-    tasks = stopped.folder / "tasks.yaml"
+    tasks = stopped.folder / "texts" / "animals.yaml"
     tasks.write_text(tasks.read_text().replace("Is the dog lazy?", "Is the dog awake?"))
     told = refused(stopped.spec, "--resume", stopped.run)
     assert "tasks" in told

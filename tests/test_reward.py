@@ -8,8 +8,8 @@ from statistics import mean, stdev
 
 import numpy as np
 import pytest
-from harnessrl.agents.scoring.judge import Scorer
 from harnessrl.agents.scoring.reward import group_advantages, group_rewards
+from harnessrl.agents.scoring.scorer import Scorer
 from harnessrl.agents.usage import Usage
 from harnessrl.specs.schema import Oracle
 from harnessrl.specs.tasks import Criterion, Quality
@@ -119,7 +119,7 @@ def groups(draw: st.DrawFn) -> tuple[list[int], Verdicts]:
 
 
 def by_the_rules(points: list[int], met: Verdicts) -> list[float | None]:
-    """DESIGN section 3, word by word, in fractions; 20% may be dropped."""
+    """The formula, word by word, in fractions; 20% may be dropped."""
     every = range(len(points))
     gaps = [k for k in every if any(row[k] is None for row in met)]
     few = 5 * sum(abs(points[k]) for k in gaps) <= sum(map(abs, points))
@@ -183,6 +183,78 @@ def test_one_more_penalty_costs_the_same_for_everybody(
     assert after[i] == pytest.approx(before[i] + points[k] / scale)
     others = [j for j in range(len(met)) if j != i]
     assert np.allclose([after[j] for j in others], [before[j] for j in others], equal_nan=True)
+
+
+# --- gates ---------------------------------------------------------------------------------------
+
+
+def gated(points: list[float], met: list[list[float]], caps: list[float]) -> list[float]:
+    met_GK = np.array(met, dtype=float)
+    return group_rewards(np.array(points), met_GK, 0.2, np.array(caps))[0].tolist()
+
+
+def test_a_gate_caps_the_reward_of_who_fails_it() -> None:
+    points, caps = [3.0, 1.0], [X, 0.5]
+    met = [[1, 1], [1, 0], [0, 1], [0, 0]]
+    assert same(gated(points, met, caps), [1.0, 0.5, 0.25, 0.0])  # 0.75 is cut, 0.0 is not raised
+
+
+def test_a_gate_on_a_penalty_caps_who_meets_it() -> None:
+    points, caps = [4.0, -1.0], [X, 0.25]
+    met = [[1, 0], [1, 1], [0, 1]]
+    assert same(gated(points, met, caps), [1.0, 0.25, -0.25])
+    assert same(gated([-1.0, -3.0], [[0, 0], [1, 0], [0, 1]], [0.0, X]), [1.0, 0.0, 0.25])
+
+
+def test_the_lowest_failed_gate_counts() -> None:
+    points, caps = [1.0, 1.0, 8.0], [0.6, 0.3, X]
+    met = [[0, 1, 1], [1, 0, 1], [0, 0, 1], [1, 1, 1]]
+    assert same(gated(points, met, caps), [0.6, 0.3, 0.3, 1.0])
+
+
+def test_a_gate_that_was_dropped_caps_nobody() -> None:
+    """Dropped for the whole group: also for the sibling that was seen to fail it."""
+    met = [[1, X], [1, 0], [0, 1]]
+    assert same(gated([4.0, 1.0], met, [X, 0.0]), [1.0, 1.0, 0.0])
+
+
+def test_no_reward_stays_none_behind_a_gate() -> None:
+    met = [[1, X], [1, 0], [1, 1]]  # half of the points: not dropped
+    assert same(gated([1.0, 1.0], met, [X, 0.25]), [None, 0.25, 1.0])
+    assert same(gated([1.0, 1.0], [[0, X], [1, 1]], [0.25, X]), [None, 1.0])  # a failed gate gives none
+
+
+@given(groups(), st.lists(st.sampled_from([X, 0.0, 0.25, 0.5]), min_size=5, max_size=5))
+def test_gates_only_ever_cap(group: tuple[list[int], Verdicts], caps: list[float]) -> None:
+    points, met = [float(p) for p in group[0]], as_floats(group[1])
+    before, gone = rewards(points, met), dropped(points, met)
+    wanted = [
+        min(
+            [
+                reward,
+                *(caps[k] for k, m in enumerate(row) if not gone[k] and failed(points[k], m, caps[k])),
+            ]
+        )
+        for reward, row in zip(before, met, strict=True)
+    ]
+    assert same(gated(points, met, caps[: len(points)]), wanted)
+    assert same(gated(points, met, [X] * len(points)), before)  # no gate, nothing changes
+
+
+def failed(points: float, met: float, cap: float) -> bool:
+    return not math.isnan(cap) and met == (0.0 if points > 0 else 1.0)
+
+
+def test_the_scorer_takes_gates_from_the_criteria() -> None:
+    gate = says("beta", 1.0).model_copy(update={"gate": 0.5})
+    rubric = [says("alpha", 3.0), gate]
+    scorer = Scorer(Oracle(), Usage(), 0.2)
+    met_GK = scorer.verdicts(make_task(rubric=rubric), rubric, ["alpha", "alpha beta", "x"], "train")
+    assert same(scorer.rewards(rubric, met_GK).tolist(), [0.5, 1.0, 0.0])
+    stacked = scorer.rewards(rubric, np.stack([met_GK, met_GK[::-1]]))  # as the critic's drawn groups
+    assert stacked.tolist() == [[0.5, 1.0, 0.0], [0.0, 1.0, 0.5]]
+    open_ = [says("alpha", 3.0), says("beta", 1.0)]
+    assert same(scorer.rewards(open_, met_GK).tolist(), [0.75, 1.0, 0.0])
 
 
 # --- advantages ----------------------------------------------------------------------------------

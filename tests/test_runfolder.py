@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from harnessrl.specs.harness import HarnessState, TaskHarness
 from harnessrl.trainer import runfolder
 from harnessrl.trainer.runfolder import (
     MARKER,
@@ -215,10 +216,14 @@ def test_run_folder_names(tmp_path: Path) -> None:
 
 
 def test_metrics_and_harness_are_written_whole(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    from harnessrl.trainer.start import _exporter  # with torch: no other test here needs it
+
     run.write_metrics([{"step": 0}, {"step": 1}])
-    run.write_harness(7, "version: 7\n")
+    export = _exporter(run)
+    export(HarnessState({}, version=7))
+    harness = run.root / "harness" / "000007.yaml"
     assert run.metrics.read_text() == '{"step": 0}\n{"step": 1}\n'
-    assert (run.root / "harness" / "000007.yaml").read_text() == "version: 7\n"
+    assert harness.read_text() == "version: 7\ntasks: {}\n"
 
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -226,5 +231,11 @@ def test_metrics_and_harness_are_written_whole(run: RunFolder, monkeypatch: pyte
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="No space left"):
         run.write_metrics([{"step": 0}, {"step": 1}, {"step": 2}])
+    with pytest.raises(OSError, match="No space left"):
+        export(HarnessState({}, version=7, changes={"a": TaskHarness(paused=True)}))
+    with pytest.raises(OSError, match="No space left"):
+        export(HarnessState({}, version=8))
     assert run.metrics.read_text() == '{"step": 0}\n{"step": 1}\n'
+    assert harness.read_text() == "version: 7\ntasks: {}\n"
+    assert os.listdir(harness.parent) == ["000007.yaml"]
     assert sorted(p.name for p in run.root.iterdir()) == ["harness", "metrics.jsonl"]

@@ -11,10 +11,11 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import pytest
 import tiny
 import yaml
 from harnessrl.agents.policy import Request, Sample
-from harnessrl.memory.events import read_log
+from harnessrl.memory.events import fold_versions, read_log
 from harnessrl.memory.records import (
     Accepted,
     Decision,
@@ -25,8 +26,11 @@ from harnessrl.memory.records import (
     RunFinished,
     RunStarted,
 )
+from harnessrl.specs.guidance import Shown
 from harnessrl.specs.harness import HarnessState, apply
-from harnessrl.specs.loader import dump_yaml, load_run_spec
+from harnessrl.specs.harnessfile import from_file
+from harnessrl.specs.loader import load_harness_file, load_run_spec
+from harnessrl.specs.schema import Tasks
 from harnessrl.trainer.controller import Claim
 from harnessrl.trainer.data.load import load_resolved
 from harnessrl.trainer.runfolder import RunFolder, latest_checkpoint
@@ -70,7 +74,11 @@ def test_a_run_folder_holds_everything(finished: tiny.Finished) -> None:
 
 
 def test_the_spec_in_the_folder_is_the_one_that_was_run(finished: tiny.Finished) -> None:
-    assert load_run_spec(finished.run / "spec.yaml").spec == load_run_spec(finished.spec).spec
+    """It names the tasks beside it, whatever becomes of the ones that it was started with."""
+    stored, asked = load_run_spec(finished.run / "spec.yaml"), load_run_spec(finished.spec)
+    own = Tasks(files=("tasks.yaml",))
+    assert stored.spec == asked.spec.model_copy(update={"tasks": own})
+    assert stored.task_files == ((finished.run / "tasks.yaml").resolve(),)
     about = json.loads((finished.run / "provenance.json").read_text())
     assert (about["seed"], about["recipe"], about["probe"]) == (3, "harnessrl", True)
     assert {"torch", "python", "git_commit", "platform"} <= about.keys()
@@ -150,16 +158,67 @@ def test_the_evolver_worked_and_says_why(finished: tiny.Finished) -> None:
         assert nothing.diagnosis_id in diagnoses
 
 
-def test_the_harness_is_the_fold_of_the_log(finished: tiny.Finished) -> None:
-    state = HarnessState(load_resolved(finished.run / "tasks.yaml").train)
-    folder = finished.run / "harness"
-    assert yaml.safe_load((folder / "000000.yaml").read_text()) == {"version": 0, "tasks": {}}
-    for record in read_log(finished.run / "events.jsonl"):
-        if isinstance(record, Accepted):
-            state = apply(state, record.updates)
-            assert record.harness_version == state.version
-            assert (folder / f"{state.version:06d}.yaml").read_text() == dump_yaml(state.export())
-    assert len(list(folder.iterdir())) == state.version + 1
+def test_the_harness_is_the_fold_of_the_log(finished: tiny.Finished, small: tiny.Paths) -> None:
+    """Of a run with a critic, and of one without, which takes every candidate."""
+    edit(small.spec, "margin: 0.0", "margin: 0.0, test: none")
+    assert tiny.invoke("train", small.spec, "--steps", "4").exit_code == 0
+    for run in (finished.run, small.run):
+        tasks = load_resolved(run / "tasks.yaml").train
+        folder = run / "harness"
+        assert yaml.safe_load((folder / "000000.yaml").read_text()) == {"version": 0, "tasks": {}}
+        state = HarnessState(tasks)
+        versions = [state]
+        records = read_log(run / "events.jsonl")
+        for record in records:
+            if isinstance(record, Accepted):
+                state = apply(state, record.updates, record.step)
+                assert record.harness_version == state.version
+                versions.append(state)
+        assert fold_versions(tasks, records) == versions
+        files = sorted(folder.iterdir())
+        assert [path.name for path in files] == [f"{v.version:06d}.yaml" for v in versions]
+        assert [from_file(load_harness_file(path), tasks) for path in files] == versions
+    assert len(versions) > 1
+    decisions = [r for r in records if isinstance(r, Decision)]
+    assert {d.accepted for d in decisions} == {True}
+    assert {(d.reason, d.measured) for d in decisions} == {("not measured", None)}
+
+
+def test_a_run_can_start_from_a_harness_and_with_guidance_for_every_task(small: tiny.Paths) -> None:
+    """What another run ended with, told in a file; and the rubric, shown to half of the rollouts."""
+    (small.folder / "texts" / "first.yaml").write_text(START)
+    edit(small.spec, "seed: 3", "seed: 3\nstart: texts/first.yaml")
+    edit(small.spec, "max_prompt_tokens: 160", "max_prompt_tokens: 400")
+    edit(small.spec, "p: {", "g: {start: [{field: skill, lines: rubric, share: 0.5}]}\n  p: {")
+    done = tiny.invoke("train", small.spec, "--steps", "2", "--recipe", "grpo")
+    assert done.exit_code == 0, done.output
+    started = next(r for r in read_log(small.run / "events.jsonl") if isinstance(r, RunStarted))
+    assert list(started.harness.tasks) == ["dog"] and started.guidance[0].field == "skill"
+    guided = {True: 0, False: 0}
+    for step in range(2):
+        for row in tiny.rows(small.run / f"rollouts/step-{step:06d}.jsonl"):
+            is_dog = row["task_id"] == "dog"  # whose own entry stands for all of its harness
+            guided[row["guided"]] += not is_dog
+            wanted = "be a dog" if is_dog else "skill: "
+            assert row["guided"] == (row["sample"] < 2)
+            assert all(line.startswith(wanted) or "avoid: " in line for line in row["guidance"])
+            assert bool(row["guidance"]) == row["guided"]
+    assert guided[True] == guided[False] > 0
+    stored = load_run_spec(small.run / "spec.yaml")
+    assert stored.start_file == (small.run / "harness" / "000000.yaml").resolve()
+    (version,) = fold_versions(
+        load_resolved(small.run / "tasks.yaml").train, read_log(small.run / "events.jsonl")
+    )
+    assert version.version == 0 and version.of("dog").paused and not version.of("fox").paused
+
+
+START = """\
+version: 7
+tasks:
+  dog:
+    p: {paused: true}
+    g: [{field: checklist, lines: [be a dog], share: 0.5, since: 12}]
+"""
 
 
 def test_held_out_tasks_reach_nothing_that_evolves(finished: tiny.Finished) -> None:
@@ -264,7 +323,7 @@ def test_ifeval_rows_train(small: tiny.Paths) -> None:
     path.write_text(tiny.join([*short, json.dumps({"prompt": "x", "rubrics": ["kind"]})]))
     done = tiny.invoke("train", small.spec, "--tasks", path, "--steps", "1")
     assert done.exit_code == 0, done.output
-    assert "left out: 1 x its criteria are natural language and need a judge" in done.output
+    assert "left out: 1 x its criteria are in words" in done.output
     groups = [r for r in read_log(small.run / "events.jsonl") if isinstance(r, Group)]
     assert len(groups) == 2
     assert all(g.task_id.startswith("ifeval-") for g in groups)
@@ -276,7 +335,8 @@ def test_ifeval_rows_train(small: tiny.Paths) -> None:
 
 def claim_with_guidance() -> Claim:
     requests = tuple(Request(p, ("k", i)) for i, p in enumerate(("guided!", "guided!", "plain")))
-    return Claim(0, 0, "t", 1, "plain", requests, (True, True, False), ("be brief",))
+    parts = (Shown("checklist", ("be brief",)),)
+    return Claim(0, 0, "t", 1, "plain", requests, (parts, parts, ()))
 
 
 RESPONSES = [Sample("a", (1, 2, 3), True), Sample("b", (4,), True), Sample("c", (5, 6), False)]
@@ -314,9 +374,11 @@ def test_a_prompt_that_is_too_long_is_bad_input(small: tiny.Paths) -> None:
     assert "engine.max_prompt_tokens is 8" in done.output
 
 
-def test_a_checklist_that_is_too_long_does_not_end_the_run(small: tiny.Paths) -> None:
+@pytest.mark.parametrize("test", ["measure", "none"])
+def test_a_checklist_that_is_too_long_does_not_end_the_run(test: str, small: tiny.Paths) -> None:
     """A candidate that does not fit the prompt is one to refuse, with that reason."""
-    tasks = small.folder / "tasks.yaml"
+    edit(small.spec, "margin: 0.0", f"margin: 0.0, test: {test}")
+    tasks = small.folder / "texts" / "animals.yaml"
     text = tasks.read_text()
     # Out of reach: every group collapses at the floor, and guidance is what could repair that.
     for old, new in (("pattern: e}", "pattern: QQQQ}"), ("min: 3}", "min: 300}"), ("'\\d'", "QQQQQ")):

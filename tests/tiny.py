@@ -127,7 +127,7 @@ SPEC_YAML = """\
 name: tiny
 seed: 3
 tasks:
-  files: [tasks.yaml]
+  files: [texts/animals.yaml]
 roles:
   policy: {{model: {model}}}
 interfaces:
@@ -144,12 +144,9 @@ engine:
 evolver:
   every: 1
   tasks_per_look: 2
-  min_groups: 1
-  healthy_signal: 1.0
-  rollouts: 8
-  extended_rollouts: 16
   alpha: 0.45
-  margin: 0.0
+  attribute: {{min_groups: 1, healthy_signal: 1.0}}
+  critic: {{rollouts: 8, extended_rollouts: 16, margin: 0.0}}
 logging:
   folder: {runs}
   checkpoint_every: 2
@@ -181,9 +178,9 @@ class Finished:
 
 
 def write_spec(folder: Path, model: Path | str, steps: int = 6) -> Paths:
-    """Write `tiny.yaml` and `tasks.yaml` into `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "tasks.yaml").write_text(TASKS_YAML)
+    """Write `tiny.yaml` and its tasks into `folder`."""
+    (folder / "texts").mkdir(parents=True, exist_ok=True)
+    (folder / "texts" / "animals.yaml").write_text(TASKS_YAML)
     spec = folder / "tiny.yaml"
     spec.write_text(SPEC_YAML.format(model=model, steps=steps, runs=folder / "runs"))
     return Paths(folder, spec, folder / "runs")

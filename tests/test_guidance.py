@@ -1,0 +1,243 @@
+"""Guidance: how it fades, which rollouts of a group see which lines, and how it may leak."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from harnessrl.prompts import guided_prompt
+from harnessrl.specs.guidance import (
+    FIELDS,
+    Dose,
+    Guidance,
+    LinearFade,
+    Shown,
+    SigmoidFade,
+    StartGuidance,
+    SuccessFade,
+    in_order,
+    mentions_guidance,
+    overlap,
+    show,
+    strength,
+)
+from harnessrl.specs.sampling import stream
+from harnessrl.specs.tasks import Criterion
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from scripted import says
+
+SIGMOID = SigmoidFade(kind="sigmoid")  # x0 0.2, k 125: RuscaRL's
+LINEAR = LinearFade(kind="linear", steps=4)
+SUCCESS = SuccessFade(kind="success", reward=0.8, groups=2)
+
+
+def mounted(lines: object = ("x",), share: Dose = 0.5, **more: object) -> Guidance:
+    return Guidance("checklist", lines, share, **more)  # type: ignore[arg-type]
+
+
+def shown(
+    guidance: Guidance, size: int, left: float = 1.0, rubric: tuple[Criterion, ...] = (), seed: int = 0
+) -> list[tuple[str, ...]]:
+    """The lines that each rollout of a group sees."""
+    rollouts = show([guidance], [left], rubric, size, np.random.default_rng(seed))
+    return [tuple(line for part in parts for line in part.as_lines()) for parts in rollouts]
+
+
+# --- fading --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("t", "sigma"), [(60, 0.98), (71, 0.48), (80, 0.04)])
+def test_the_sigmoid_fade_is_ruscarls(t: int, sigma: float) -> None:
+    """arXiv 2508.16949: sigma of step t of 350, counted from 1."""
+    assert strength(mounted(fade=SIGMOID), t - 1, 350, []) == pytest.approx(sigma, abs=0.005)
+
+
+def test_the_sigmoid_fade_starts_full_and_ends_at_nothing() -> None:
+    left = [strength(mounted(fade=SIGMOID), step, 350, []) for step in range(350)]
+    assert left == sorted(left, reverse=True)
+    assert left[0] == pytest.approx(1.0) and left[-1] < 1e-30
+    steep = mounted(fade=SigmoidFade(kind="sigmoid", k=1e9))
+    assert [strength(steep, step, 11, []) for step in (0, 1, 3, 10)] == pytest.approx([1, 1, 0, 0])
+    assert strength(mounted(fade=SIGMOID), 0, 1, []) == pytest.approx(1.0)  # a run of one step
+
+
+def test_the_linear_fade_counts_from_the_mounting() -> None:
+    guidance = mounted(fade=LINEAR, since=10)
+    left = [strength(guidance, step, 100, []) for step in (9, 10, 11, 12, 13, 14, 50)]
+    assert left == [1.0, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "left"),
+    [
+        ([], 1.0),
+        ([0.9], 1.0),
+        ([0.9, 0.8], 0.0),
+        ([0.9, 0.79, 0.9], 1.0),  # successive ones
+        ([0.9, None, 0.9], 1.0),  # nothing scored is no success
+        ([0.1, 0.9, 0.9, 0.0, 0.0], 0.0),  # solved once is solved: it does not come back
+    ],
+)
+def test_the_success_fade_goes_for_good(rewards: list[float | None], left: float) -> None:
+    assert strength(mounted(fade=SUCCESS), 99, 100, rewards) == left
+
+
+def test_without_a_fade_guidance_stays() -> None:
+    assert [strength(mounted(), step, 50, [1.0] * 9) for step in (0, 25, 49)] == [1.0] * 3
+
+
+# --- who sees what -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("share", "size", "guided"), [(0.5, 8, 4), (0.5, 7, 3), (0.99, 8, 7), (0.1, 8, 0), (0.5, 1, 0)]
+)
+def test_a_share_is_rounded_down(share: float, size: int, guided: int) -> None:
+    assert shown(mounted(share=share), size) == [("x",)] * guided + [()] * (size - guided)
+
+
+def test_a_share_of_a_faint_rest_is_rounded_as_the_whole_one() -> None:
+    """At step 0 a sigmoid leaves 0.99999...: half of eight is four all the same."""
+    left = strength(mounted(fade=SIGMOID), 0, 350, [])
+    assert left < 1.0
+    assert shown(mounted(share=0.5), 8, left) == [("x",)] * 4 + [()] * 4
+    assert shown(mounted(share=0.5), 8, 0.5) == [("x",)] * 2 + [()] * 6
+    assert shown(mounted(share=0.5), 8, 0.0) == [()] * 8
+
+
+@given(st.integers(1, 99), st.integers(1, 16))
+def test_some_rollout_stays_plain(percent: int, size: int) -> None:
+    assert shown(mounted(share=percent / 100), size)[-1] == ()
+
+
+@pytest.mark.parametrize("sigma", [1.0, 0.98, 0.48, 0.04, 0.0])
+def test_a_ramp_shows_the_first_rollout_most_and_the_last_none(sigma: float) -> None:
+    lines = tuple(f"line {i}" for i in range(10))
+    size = 8
+    found = shown(mounted(lines, "ramp"), size, sigma)
+    wanted = [round(10 * (size - 1 - i) / (size - 1) * sigma) for i in range(size)]
+    assert [len(rollout) for rollout in found] == wanted
+    assert found[-1] == ()
+    for rollout in found:
+        assert list(rollout) == sorted(set(rollout))  # each at most once, in their order
+
+
+def test_a_ramp_draws_its_lines_from_the_stream_it_is_given() -> None:
+    lines = tuple(f"line {i}" for i in range(10))
+    same, again, other = (shown(mounted(lines, "ramp"), 8, seed=seed) for seed in (1, 1, 2))
+    assert same == again != other
+    seen = {line for seed in range(9) for line in shown(mounted(lines, "ramp"), 8, seed=seed)[5]}
+    assert seen == set(lines)  # none is left out for good
+
+
+def test_a_ramp_over_a_group_of_one_shows_everything() -> None:
+    assert shown(mounted(("x", "y"), "ramp"), 1) == [("x", "y")]
+
+
+def test_rubric_lines_are_the_criteria_in_force_split_into_aims_and_penalties() -> None:
+    rubric = (says("alpha"), says("beta", -2.0), says("gamma", 3.0))
+    guidance = Guidance("skill", "rubric", 0.5)
+    (guided, plain) = show([guidance], [1.0], rubric, 2, stream(0, "guidance"))
+    assert plain == ()
+    aims = ("The response says alpha.", "The response says gamma.")
+    assert guided == (Shown("skill", aims, ("The response says beta.",)),)
+    assert guided[0].as_lines() == [*(f"skill: {aim}" for aim in aims), "avoid: The response says beta."]
+    (now, _) = show([guidance], [1.0], rubric[:1], 2, stream(0, "guidance"))
+    assert now == (Shown("skill", aims[:1]),)  # those of today, not of the mounting
+
+
+def test_fields_are_shown_beside_each_other() -> None:
+    """Each with its own share and its own rest."""
+    skill = Guidance("skill", ("s",), 0.75)
+    found = show([mounted(("x",), 0.5), skill], [0.5, 1.0], (), 4, stream(0, "guidance"))
+    both = (Shown("checklist", ("x",)), Shown("skill", ("s",)))
+    assert found == [both, both[1:], both[1:], ()]
+
+
+def test_one_entry_a_field_in_the_order_of_fields() -> None:
+    every = [Guidance(name, (name,), 0.5) for name in FIELDS]
+    assert in_order(reversed(every)) == tuple(every)
+    newer = mounted(("newer",))
+    assert in_order([*every, newer]) == (newer, *every[1:])
+
+
+def test_what_a_run_starts_with_is_checked() -> None:
+    start = StartGuidance(field="outline", lines="rubric", share="ramp", fade=SIGMOID)
+    assert start.mounted() == Guidance("outline", "rubric", "ramp", SIGMOID, since=0)
+    for wrong in ({"field": "hint"}, {"lines": ()}, {"lines": "criteria"}, {"share": 1.0}):
+        with pytest.raises(ValidationError):
+            StartGuidance.model_validate({"field": "outline", "lines": ("x",)} | wrong)
+    for fade in ({"kind": "linear"}, {"kind": "sigmoid", "k": 0.0}, {"kind": "success", "reward": 1.5}):
+        with pytest.raises(ValidationError):
+            StartGuidance.model_validate({"field": "outline", "lines": ("x",), "fade": fade})
+
+
+# --- in the prompt -------------------------------------------------------------------------------
+
+
+def test_a_plain_rollout_gets_the_prompt_alone() -> None:
+    assert guided_prompt("  Write {{ this }}.\n", ()) == "  Write {{ this }}.\n"
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_each_field_is_introduced_in_its_own_words(name: str) -> None:
+    prompt = guided_prompt("Write.", [Shown(name, ("be <brief>", "be kind"))])  # type: ignore[arg-type]
+    first, empty, introduction, *lines = prompt.split("\n")
+    assert (first, empty, lines) == ("Write.", "", ["- be <brief>", "- be kind"])
+    assert "mention" in introduction  # not to be mentioned
+    others = [guided_prompt("Write.", [Shown(other, ("x",))]) for other in FIELDS if other != name]
+    assert not any(introduction in other for other in others)
+
+
+def test_penalties_are_told_as_what_to_avoid() -> None:
+    parts = [Shown("checklist", ("be kind",), ("It rambles.",)), Shown("skill", (), ("It lies.",))]
+    assert guided_prompt("Write.", parts).split("\n") == [
+        "Write.",
+        "",
+        "Keep to these points, without mentioning them:",
+        "- be kind",
+        "",
+        "Avoid, without mentioning it:",
+        "- It rambles.",
+        "",
+        "Avoid, without mentioning it:",
+        "- It lies.",
+    ]
+
+
+# --- leaks ---------------------------------------------------------------------------------------
+
+REFERENCE = "The tides follow the moon, and twice a day the sea comes in."
+
+
+def test_overlap_is_the_share_of_word_runs_in_the_reference() -> None:
+    assert overlap(("the tides follow THE MOON.",), REFERENCE) == 1.0  # 2 runs of 4, case and marks aside
+    assert overlap(("say what the tides follow",), REFERENCE) == 0.0
+    assert overlap(("twice a day the reader sleeps",), REFERENCE) == pytest.approx(1 / 3)
+    assert overlap(("the tides follow the moon", "and be kind to the reader"), REFERENCE) == 2 / 5
+    assert overlap(("the moon", "tides"), REFERENCE) == 0.0  # too short to say
+    assert overlap((), REFERENCE) == 0.0
+
+
+def test_a_response_gives_its_guidance_away_by_naming_or_quoting_it() -> None:
+    parts = [Shown("checklist", ("name the moon and the sun first",), ("it rambles on and on again",))]
+    prompt = "Why are there tides?"
+
+    def gives_away(response: str, prompt: str = prompt) -> bool:
+        return mentions_guidance(response, prompt, parts)
+
+    assert gives_away("As the Checklist says, the moon.")
+    assert gives_away("I will name the moon, and the tides.")  # five words in a row
+    assert gives_away("Not that it rambles on and on.")  # of what it should avoid, too
+    assert not gives_away("I name the moon and tides.")  # four
+    assert not gives_away("The moon pulls at the sea.")
+    assert not gives_away("")
+
+
+def test_what_the_prompt_says_itself_gives_nothing_away() -> None:
+    parts = [Shown("checklist", ("name the moon and the sun first",))]
+    prompt = "Write a checklist. Name the moon and the sun, please."
+    assert not mentions_guidance("My checklist: name the moon and the sun.", prompt, parts)
+    assert mentions_guidance("name the moon and the sun first", prompt, parts)
+    assert not mentions_guidance("A checklist.", "Write.", [])
