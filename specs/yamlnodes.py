@@ -74,6 +74,8 @@ def _syntax(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
         message += f" ({error.context})"
     if "".join(text.split("\n")[line : line + 1])[column : column + 1] == "\t":
         message += "; a tab cannot indent: use spaces"
+    elif "mapping values" in message or "expected <block end>" in message:
+        message += "; quote text that holds ': ', or check the indentation of this line and the one above"
     return Problem(file, line + 1, column + 1, "", message)
 
 

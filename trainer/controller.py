@@ -19,6 +19,7 @@ from ..agents.evolver.critic import Critic
 from ..agents.evolver.evidence import Memory
 from ..agents.evolver.evolver import Evolver
 from ..agents.policy import Request
+from ..agents.scoring.alarms import WINDOW, alarms
 from ..agents.scoring.reward import Floats, group_advantages
 from ..agents.scoring.scorer import Scorer
 from ..agents.usage import Usage
@@ -79,6 +80,7 @@ class Controller:
         self.on_new_version = on_new_version
         self._groups: dict[tuple[int, int], SlotGroup] = {}
         self._last_done = -1
+        self._alarmed: set[tuple[str, str]] = set()
 
     @property
     def harness(self) -> HarnessState:
@@ -150,6 +152,7 @@ class Controller:
         causes = self.scorer.take_causes()
         metrics = step_metrics(step, self.harness, self.spec, records, rollouts, causes) | asdict(stats)
         self._remember(records)
+        metrics["alarms"] = self._alarms(step, say)
         for key in [key for key in self._groups if key[0] == step]:
             del self._groups[key]
         self._last_done = step
@@ -247,6 +250,18 @@ class Controller:
         if look.accepted:
             ids = [d.id for d in look.accepted]
             self._accept(step, decision_ids=ids, updates=look.updates)
+
+    def _alarms(self, step: int, say: Callable[[str], None]) -> list[dict[str, str]]:
+        """What is going wrong, a sentence each; those that were not on at the last step are said."""
+        groups = self.memory.groups(step, WINDOW)
+        tasks = {group.task_id for group in groups}
+        criteria = {c.id: c for task_id in tasks for c in self.harness.all_criteria(task_id)}
+        found = alarms(groups, criteria)
+        for alarm in found:
+            if (alarm.kind, alarm.where) not in self._alarmed:
+                say(f"alarm: {alarm.sentence}")
+        self._alarmed = {(alarm.kind, alarm.where) for alarm in found}
+        return [asdict(alarm) for alarm in found]
 
     def _answer_people(self, step: int, say: Callable[[str], None]) -> None:
         """What people asked for since the last step (`harnessrl harness apply | rollback`)."""

@@ -11,7 +11,7 @@ from typing import Any
 import regex
 from pydantic import ValidationError
 
-from ...specs.errors import Problem
+from ...specs.errors import Problem, shortened
 from ...specs.loader import SpecError
 from ...specs.tasks import (
     Criterion,
@@ -122,11 +122,16 @@ def _from_verl(row: dict[str, Any], path: Path, number: int) -> TrainTask | str:
             source=path.name,
         )
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        return f"{where} {first['input']!r}: {first['msg']}"
+        return _why(error)
     except (AttributeError, KeyError, IndexError, TypeError, ValueError):
         return "a field of the verl schema is missing or has the wrong type"
+
+
+def _why(error: ValidationError) -> str:
+    """The first thing wrong with a row, where, and the value."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg']} ({shortened(repr(first['input']))})"
 
 
 def _task_id(name: str) -> str:
@@ -149,9 +154,7 @@ def _from_task_row(row: dict[str, Any], path: Path, number: int) -> TrainTask | 
     try:
         return TrainTask.model_validate(named | row)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        return f"{where}: {first['msg']}"
+        return _why(error)
     except RecursionError:  # the regex compiler's
         return "a regular expression is nested too deeply"
 
@@ -185,9 +188,7 @@ def _from_ifeval(row: dict[str, Any], path: Path, number: int) -> TrainTask | st
             source=path.name,
         )
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        return f"{where} {first['input']!r}: {first['msg']}"
+        return _why(error)
     except (AttributeError, TypeError):
         return "a field has the wrong type"
 

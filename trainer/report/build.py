@@ -62,6 +62,7 @@ def _render(data: RunData) -> str:
             notes=[*data.notes, *fold_notes],
             splits=splits,
             tally=tally,
+            alarms=summary.raised_alarms(data),
             sentences=summary.sentences(data, head, splits, tally),
             figures=_figures(data, versions),
             window=plots.window(len(data.steps)),

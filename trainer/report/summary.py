@@ -115,6 +115,27 @@ def header(data: RunData, versions: Sequence[Version]) -> Header:
     )
 
 
+@dataclass(frozen=True)
+class RaisedAlarm:
+    """An alarm and the steps over which it was on; the sentence is its last one (numbers move)."""
+
+    sentence: str
+    first: int
+    last: int
+
+
+def raised_alarms(data: RunData, most: int = 12) -> list[RaisedAlarm]:
+    """The alarms of a run, those that were on longest first. An alarm is known by what it is about."""
+    found: dict[str, RaisedAlarm] = {}
+    for step in data.steps:
+        listed = step.values.get("alarms")
+        for alarm in listed if isinstance(listed, list) else []:
+            about = f"{alarm['kind']} {alarm['where']}"
+            first = found[about].first if about in found else step.step
+            found[about] = RaisedAlarm(alarm["sentence"], first, step.step)
+    return sorted(found.values(), key=lambda a: (a.first - a.last, a.first, a.sentence))[:most]
+
+
 def _totals(data: RunData) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
     """Rollouts, tokens and judge calls by purpose: the run's own totals, else the last step's."""
     for end in data.of(RunFinished):
