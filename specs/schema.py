@@ -117,7 +117,7 @@ class Endpoint(Strict):
     model: Annotated[str, Field(min_length=1)]
     """The model's name there."""
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
-    """Environment variable that holds the key; without one, no key is sent. Never the key itself."""
+    """Environment variable that holds the key, never the key itself; default: the server needs none."""
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] = 0.0
     """Sampling temperature."""
     max_tokens: Positive = 512
@@ -131,9 +131,9 @@ class Endpoint(Strict):
     concurrency: Positive = 32
     """Requests in flight, over all replicas."""
     requests_per_minute: Positive | None = None
-    """Most requests sent in a minute."""
+    """Requests sent in a minute, on average; a burst of as many may come first."""
     tokens_per_minute: Positive | None = None
-    """Most tokens in a minute, prompt and answer, reckoned before sending."""
+    """Tokens in a minute, prompt and answer, on average, reckoned before sending; bursts as above."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """More fields of each request, e.g. `chat_template_kwargs: {enable_thinking: false}`."""
     prices: Prices | None = None

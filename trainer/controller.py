@@ -149,7 +149,7 @@ class Controller:
         rollouts = [rollout for group in groups for rollout in group.rollouts(self._domain(group))]
         records = [group.record(self._domain(group)) for group in groups]
         self.memory.rollouts.write(step, rollouts)
-        causes = self.scorer.take_causes()
+        causes = self.scorer.take_causes("train")
         metrics = step_metrics(step, self.harness, self.spec, records, rollouts, causes) | asdict(stats)
         self._remember(records)
         metrics["alarms"] = self._alarms(step, say)

@@ -163,6 +163,9 @@ class Role:
         except Exception as error:  # the client leaves it to us what a reply is made of
             self.replicas.failed(replica)
             raise _NoReplyError(f"sent no chat completion ({type(error).__name__})") from error
+        except asyncio.CancelledError:
+            self.replicas.failed(replica)  # it hung up to the question's deadline
+            raise
         finally:
             replica.in_flight -= 1
         self.replicas.succeeded(replica)

@@ -26,13 +26,11 @@ class Scorer:
         self.usage = usage
         self.max_dropped = max_dropped
         self.judge = judge
-        self.causes: Counter[str] = Counter()  # of unscored verdicts, since they were last taken
+        self.causes: dict[str, Counter[str]] = {}  # by purpose, since they were last taken
 
-    def take_causes(self) -> dict[str, int]:
-        """Why verdicts were unscored since the last call, the commonest first."""
-        taken = dict(self.causes.most_common())
-        self.causes.clear()
-        return taken
+    def take_causes(self, purpose: str) -> dict[str, int]:
+        """Why verdicts for a purpose were unscored since the last call, the commonest kind first."""
+        return dict(self.causes.pop(purpose, Counter()).most_common())
 
     def verdicts(
         self, task: Task, rubric: Sequence[Criterion], responses: Sequence[str], purpose: Purpose
@@ -53,7 +51,7 @@ class Scorer:
             met_K = np.full(len(rubric), np.nan)
             for k, criterion in enumerate(rubric):
                 if criterion.check is not None:
-                    met_K[k] = self._known(run_check(criterion.check, task.prompt, response))
+                    met_K[k] = self._known(run_check(criterion.check, task.prompt, response), purpose)
             found.append(met_K)
             if judged := [k for k, criterion in enumerate(rubric) if criterion.check is None]:
                 items.append(Item(task.prompt, response, tuple(rubric[k].text for k in judged)))
@@ -62,15 +60,17 @@ class Scorer:
         self.usage.judge_calls[purpose] = self.usage.judge_calls.get(purpose, 0) + calls
         if items and self.judge is None:
             cause = "needs a judge role, and none is configured"
-            self.causes[cause] += sum(len(item.criteria) for item in items)
+            for item in items:
+                for _ in item.criteria:
+                    self._known(Verdict(None, cause), purpose)
         elif items and self.judge is not None:
             for (i, judged), row in zip(asked, self.judge.decide(items, purpose), strict=True):
-                found[i][judged] = [self._known(verdict) for verdict in row]
+                found[i][judged] = [self._known(verdict, purpose) for verdict in row]
         return found
 
-    def _known(self, verdict: Verdict) -> float:
+    def _known(self, verdict: Verdict, purpose: str) -> float:
         if verdict.met is None:
-            self.causes[verdict.cause] += 1
+            self.causes.setdefault(purpose, Counter())[_kind(verdict.cause)] += 1
             return np.nan
         return float(verdict.met)
 
@@ -85,3 +85,9 @@ class Scorer:
         if self.oracle.kind == "none" or task.quality is None:
             return np.full(len(responses), np.nan)
         return np.array([measure_quality(task.quality, task.prompt, r).total for r in responses])
+
+
+def _kind(cause: str) -> str:
+    """A cause without what differs from case to case: `judge: HTTP 500`, not a server's every message."""
+    parts = cause.split(": ")
+    return ": ".join(parts[: 2 if " " not in parts[0] else 1])

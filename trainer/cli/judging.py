@@ -88,7 +88,7 @@ def _scored(rows: Sequence[ResponseRow], by: Path | None) -> list[ScoredRow]:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("judging", total=len(rows))
         found = list(score(rows, scorer, lambda n: bar.update(task, completed=n)))
-    for cause, n in list(scorer.take_causes().items())[:5]:
+    for cause, n in list(scorer.take_causes("judge").items())[:5]:
         typer.echo(f"unscored: {n} x {cause}", err=True)
     if role is not None:
         role.close()

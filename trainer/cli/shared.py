@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -45,6 +46,16 @@ def check_policy(loaded: LoadedSpec) -> None:
         check_source(loaded.spec.roles.policy.model)
     except PolicyNotFoundError as error:
         fail(str(loaded.problem(("roles", "policy", "model"), str(error))), BAD_INPUT)
+
+
+def check_keys(loaded: LoadedSpec) -> None:
+    """Exit with 2 if a role's key is to be found in an environment variable that is not set."""
+    for name in ("judge", "evolver"):
+        role = getattr(loaded.spec.roles, name)
+        if role and role.api_key_env and not os.environ.get(role.api_key_env):
+            at = ("roles", name, "api_key_env")
+            told = f"the environment variable {role.api_key_env} is not set"
+            fail(str(loaded.problem(at, told)), BAD_INPUT)
 
 
 def check_run(root: Path) -> None:

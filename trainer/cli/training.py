@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .shared import BAD_INPUT, RunArg, check_policy, check_run, fail, load
+from .shared import BAD_INPUT, RunArg, check_keys, check_policy, check_run, fail, load
 
 if TYPE_CHECKING:
     from ..data.load import Tasks
@@ -74,6 +75,7 @@ def train(
         fail("give a spec, e.g. `harnessrl train specs/quickstart.yaml`, or --resume RUN", 2)
     loaded, read = load(spec, recipe, options)
     check_policy(loaded)
+    check_keys(loaded)
     from ..advice import advice
     from ..provenance import provenance
     from ..runfolder import RunFolder, new_run_folder
@@ -168,7 +170,7 @@ def _run(spec: Any, recipe: str, tasks: Tasks, run: RunFolder, resume: bool, wit
         fail(str(error), BAD_INPUT)
     except KeyboardInterrupt:
         fail(f"stopped in the middle of a step; go on with: harnessrl train --resume {run.root}")
-    except (OSError, UnscoredError) as error:
+    except (OSError, UnscoredError, sqlite3.Error) as error:
         fail(f"{error}; go on with: harnessrl train --resume {run.root}")
     _tell_end(result)
 

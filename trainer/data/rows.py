@@ -99,13 +99,16 @@ def _task(row: dict[str, Any], path: Path, number: int) -> TrainTask | str:
 
 def _from_verl(row: dict[str, Any], path: Path, number: int) -> TrainTask | str:
     """A row as RuscaRL's data has it: chat messages, and criteria in words with signed points."""
-    messages = row["prompt"]
+    messages: Any = row.get("prompt")
     if isinstance(messages, list) and len(messages) > 1:
         return "a conversation of several messages; a task has one"
     try:
-        prompt = messages if isinstance(messages, str) else messages[0]["content"]
+        if isinstance(messages, list) and messages[0].get("role", "user") != "user":
+            return f"the only message is one of the {messages[0]['role']}, not of the user"
+        prompt = messages[0]["content"] if isinstance(messages, list) else messages
         extra = row.get("extra_info") or {}
-        name = extra.get("original_id", extra.get("index", f"line-{number}"))
+        names = (extra.get("original_id"), extra.get("index"), f"line-{number}")
+        name = next(name for name in names if name is not None)
         source = str(row.get("data_source") or path.stem)
         rubric = [
             Criterion(text=entry["criterion"], points=float(entry["points"]))
