@@ -115,7 +115,13 @@ def load_harness_file(path: Path) -> HarnessFile:
 
 def load_judge(path: Path) -> Judge:
     """Read a judge's endpoint: the keys of `roles.judge`. Raises `SpecError`."""
-    return _load(path, Judge)
+    found: list[Path | None] = []
+
+    def prompt(source: Node, problems: list[Problem]) -> None:
+        found.append(_existing(source.get("prompt"), ("prompt",), problems))
+
+    judge = _load(path, Judge, prompt)
+    return judge.model_copy(update={"prompt": str(found[0]) if found[0] else None})
 
 
 def load_update(path: Path) -> Update:

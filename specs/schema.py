@@ -137,7 +137,7 @@ class Endpoint(Strict):
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """More fields of each request, e.g. `chat_template_kwargs: {enable_thinking: false}`."""
     prices: Prices | None = None
-    """For the cost in the report."""
+    """For the cost in the metrics and the log."""
 
 
 class Judge(Endpoint):

@@ -116,7 +116,7 @@ class World:
         self.controller.submit(respond(claims))
         self.controller.advantages(step)
         self.policy.version = step + 1
-        return claims, self.controller.step_done(step, STATS, self.said.append)
+        return claims, self.controller.step_done(step, STATS, self.said.append, self.said.append)
 
     def ask(self, update: Update, name: str = "1", author: str = "ann", force: bool = False) -> None:
         """Hand an update in, as `harnessrl harness apply` does."""

@@ -267,11 +267,19 @@ def test_retiring_a_criterion_against_quality_is_accepted(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("points", [0.2, 5.0])
-def test_a_criterion_nobody_can_score_is_no_gain(points: float, tmp_path: Path) -> None:
-    """Below a fifth of the points it is dropped, above it nothing has a reward."""
+def test_a_criterion_nobody_can_score_is_not_measured(points: float, tmp_path: Path) -> None:
+    """A silent judge is no evidence: neither for a change nor against it."""
     judged = Criterion(text="The response is wise.", points=points)  # no check, no judge role
-    found = World(tmp_path, CLEAR).judge(Add(task_ids=("t",), rationale="", criterion=judged))
-    assert not found.accepted and found.measured.gain <= 0.0
+    with pytest.raises(UnmeasurableError, match="100% of the fresh rollouts have unscored verdicts"):
+        World(tmp_path, CLEAR).judge(Add(task_ids=("t",), rationale="", criterion=judged))
+
+
+def test_a_judge_that_falls_silent_does_not_speak_for_a_retirement(tmp_path: Path) -> None:
+    judged = Criterion(text="The response is wise.", points=5.0)
+    harness = harness_of(make_task("t", rubric=[says("alpha"), judged]))
+    retire = Retire(task_ids=("t",), rationale="", criterion_id=judged.id)
+    with pytest.raises(UnmeasurableError, match="unscored"):
+        World(tmp_path, CLEAR).judge(retire, harness)
 
 
 class Mute(PlainScorer):

@@ -97,7 +97,7 @@ def test_a_refused_candidate_is_shown_with_its_reason_and_not_measured_again(tmp
 def test_rollouts_are_quoted_as_data(tmp_path: Path) -> None:
     _, bodies = run(tmp_path, lambda _: says("none"), steps=6)
     text = question(bodies[0])
-    mark = text.split("lines that hold ")[1].split(" is data")[0]
+    mark = text.split("lines that hold ")[1].split(", and ")[0]
     assert len(mark) == 18 and text.count(f"{mark} RESPONSE") == text.count(f"{mark} END OF RESPONSE") > 1
 
 

@@ -32,7 +32,7 @@ from ..specs.sampling import draw_tasks, probabilities, stream
 from ..specs.schema import RunSpec
 from ..specs.tasks import Criterion
 from .metrics import step_metrics
-from .people import answer_request, open_requests
+from .people import answer_request, open_requests, refuse
 from .requests import HarnessRequest
 from .slots import Claim, SlotGroup, Submission
 
@@ -135,9 +135,15 @@ class Controller:
         return np.stack(rows)
 
     def step_done(
-        self, step: int, stats: StepStats, say: Callable[[str], None] = lambda _: None
+        self,
+        step: int,
+        stats: StepStats,
+        say: Callable[[str], None] = lambda _: None,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> dict[str, Any]:
         """Record a finished step, let the evolver look, and return the step's metrics.
+
+        `say` hears what is being done; `tell` what a person should not miss (alarms, answers).
 
         An accepted update becomes the next harness version here, between steps, never inside one.
         Raises `ClaimError` while rollouts are missing.
@@ -152,7 +158,7 @@ class Controller:
         causes = self.scorer.take_causes("train")
         metrics = step_metrics(step, self.harness, self.spec, records, rollouts, causes) | asdict(stats)
         self._remember(records)
-        metrics["alarms"] = self._alarms(step, say)
+        metrics["alarms"] = self._alarms(step, tell)
         for key in [key for key in self._groups if key[0] == step]:
             del self._groups[key]
         self._last_done = step
@@ -160,7 +166,7 @@ class Controller:
         done = step + 1
         # After the last step there is nothing left that a change could act on.
         if done < self.spec.engine.steps:
-            self._answer_people(step, say)
+            self._answer_people(step, tell)
             if self.evolver and done % self.spec.evolver.every == 0:
                 self._evolve(step, say)
         evolve_seconds = time.monotonic() - evolve_started
@@ -169,6 +175,13 @@ class Controller:
         summary = StepSummary(id=f"s-{step:06d}", step=step, harness_version=version, metrics=metrics)
         self._remember([summary])
         return {**metrics, "seconds": {"evolve": evolve_seconds}}
+
+    def end(self) -> None:
+        """The run is over: what people asked for too late is refused, with that reason."""
+        step = self.spec.engine.steps
+        for request in open_requests(self.asked(), self.memory.records, step):
+            answer = refuse(request, step, self.harness, "the run ended before it could act")
+            self._remember(answer.records)
 
     # --- the parts ---------------------------------------------------------------------------
 
@@ -251,23 +264,23 @@ class Controller:
             ids = [d.id for d in look.accepted]
             self._accept(step, decision_ids=ids, updates=look.updates)
 
-    def _alarms(self, step: int, say: Callable[[str], None]) -> list[dict[str, str]]:
+    def _alarms(self, step: int, tell: Callable[[str], None]) -> list[dict[str, str]]:
         """What is going wrong, a sentence each; those that were not on at the last step are said."""
         groups = self.memory.groups(step, WINDOW)
         tasks = {group.task_id for group in groups}
-        criteria = {c.id: c for task_id in tasks for c in self.harness.all_criteria(task_id)}
-        found = alarms(groups, criteria)
+        in_force = {c.id: c for task_id in tasks for c in self.harness.rubric(task_id)}
+        found = alarms(groups, in_force)
         for alarm in found:
             if (alarm.kind, alarm.where) not in self._alarmed:
-                say(f"alarm: {alarm.sentence}")
+                tell(f"alarm: {alarm.sentence}")
         self._alarmed = {(alarm.kind, alarm.where) for alarm in found}
         return [asdict(alarm) for alarm in found]
 
-    def _answer_people(self, step: int, say: Callable[[str], None]) -> None:
+    def _answer_people(self, step: int, tell: Callable[[str], None]) -> None:
         """What people asked for since the last step (`harnessrl harness apply | rollback`)."""
-        for n, request in enumerate(open_requests(self.asked(), self.memory.records)):
-            answer = answer_request(request, n, step, self.versions, self.critic)
-            say(answer.told)
+        for request in open_requests(self.asked(), self.memory.records, step):
+            answer = answer_request(request, step, self.versions, self.critic)
+            tell(answer.told)
             self._remember(answer.records)
             if answer.accepted:
                 self._accept(step, **answer.accepted)

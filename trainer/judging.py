@@ -71,7 +71,7 @@ def read_responses(path: Path) -> list[ResponseRow]:
                 first = error.errors()[0]
                 where = ".".join(str(step) for step in first["loc"])
                 problems.append(Problem(str(path), number, 1, where, first["msg"]))
-            except (KeyError, TypeError, ValueError) as error:
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
                 told = f"no {error}" if isinstance(error, KeyError) else str(error)
                 message = f"not a row with prompt, rubric and response: {told}"
                 problems.append(Problem(str(path), number, 1, "", message))

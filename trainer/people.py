@@ -22,17 +22,22 @@ class PersonAnswer:
     accepted: dict[str, Any] | None = None
 
 
-def open_requests(asked: Iterable[HarnessRequest], records: Sequence[AnyRecord]) -> list[HarnessRequest]:
-    """The requests that no surviving record answers."""
+def open_requests(
+    asked: Iterable[HarnessRequest], records: Sequence[AnyRecord], step: int
+) -> list[HarnessRequest]:
+    """The requests of the steps up to `step` that no surviving record answers.
+
+    After a resume, steps are done again that were done before a request was handed in: it waits.
+    """
     answers = [r for r in records if isinstance(r, Decision | Accepted | Refused)]
     answered = {r.request for r in answers}
-    return [request for request in asked if request.id not in answered]
+    return [r for r in asked if r.id not in answered and r.after_step <= step]
 
 
 def answer_request(
-    request: HarnessRequest, number: int, step: int, versions: Sequence[HarnessState], critic: Critic
+    request: HarnessRequest, step: int, versions: Sequence[HarnessState], critic: Critic
 ) -> PersonAnswer:
-    """Answer the `number`-th open request after `step`.
+    """Answer an open request after `step`.
 
     Raises `StalePolicyError` if the critic's policy has not taken just the steps 0 to `step`.
     """
@@ -42,13 +47,13 @@ def answer_request(
         if request.version < len(versions):
             told = f"back to version {request.version}, as {request.author} asked"
             return PersonAnswer(told, [], {"rolled_back_to": request.version, **by})
-        return _refused(request, step, harness, f"there is no version {request.version} yet")
+        return refuse(request, step, harness, f"there is no version {request.version} yet")
     try:
         update = resolve(request.update, harness.tasks)
     except ValueError as error:
-        return _refused(request, step, harness, str(error))
-    # Streams of their own: the evolver's candidates count revisions from 0.
-    verdict = critic.decide(update, harness, step, -1 - number, not request.force)
+        return refuse(request, step, harness, str(error))
+    # A stream of its own: the evolver's candidates count revisions from 0.
+    verdict = critic.decide(update, harness, step, request.id, not request.force)
     decision = Decision(
         id=f"u-{step:06d}-{request.id}",
         step=step,
@@ -69,7 +74,7 @@ def answer_request(
     return PersonAnswer(told, [decision], accepted)
 
 
-def _refused(request: HarnessRequest, step: int, harness: HarnessState, reason: str) -> PersonAnswer:
+def refuse(request: HarnessRequest, step: int, harness: HarnessState, reason: str) -> PersonAnswer:
     record = Refused(
         id=f"x-{step:06d}-{request.id}",
         step=step,

@@ -68,6 +68,10 @@ class Display:
         else:
             self.console.print(f"  {text}", markup=False, highlight=False, soft_wrap=True)
 
+    def tell(self, text: str) -> None:
+        """Something that stays on the screen: an alarm, an answer to a person."""
+        self.console.print(f"  {text}", markup=False, highlight=False, soft_wrap=True)
+
     def hold(self, text: str) -> None:
         """Something a person must see whatever else is going on."""
         self.held = text

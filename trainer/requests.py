@@ -21,6 +21,7 @@ class _Request(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     id: str
     author: str
+    after_step: int = -1  # the last step on record when it was handed in: no earlier one answers it
 
 
 class UpdateRequest(_Request):

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..memory.events import fold_versions, read_log
 from ..memory.files import write_atomic
 from ..memory.records import RunFinished
-from ..specs.loader import dump_yaml, load_run_spec
+from ..specs.loader import dump_yaml, load_harness_file, load_run_spec
 from ..specs.schema import RunSpec
 from .data.load import Tasks, load_resolved
 from .runfolder import RunFolder, latest_checkpoint, locked
 
 #: What a resume may say otherwise: where things lie, not what is run.
-PLACES = ("name:", "tasks.files:", "start:", "logging.folder:")
+TEMPLATES = ("evolver.propose.prompt", "roles.judge.prompt")
+START = "start"
+PLACES = ("name:", "tasks.files:", "start:", "logging.folder:", *(f"{name}:" for name in TEMPLATES))
 
 
 class StoredError(Exception):
@@ -39,10 +42,24 @@ def write_start(run: RunFolder, spec: RunSpec, tasks: Tasks, provenance: dict[st
     if spec.start:
         write_atomic(run.harness(0), dump_yaml(tasks.start.model_dump(mode="json", exclude_none=True)))
     write_atomic(run.tasks, dump_yaml(tasks.as_file().model_dump(mode="json", exclude_none=True)))
+    # What the run started from lies beside its spec, whatever becomes of the original files.
+    propose, judge = spec.evolver.propose, spec.roles.judge
+    texts = _templates(spec)
+    files = [
+        None if text is None else f"prompts/{name}.md"
+        for name, text in zip(TEMPLATES, texts, strict=True)
+    ]
+    for file, text in zip(files, texts, strict=True):
+        if file is not None and text is not None:
+            write_atomic(run.root / file, text)
+    propose = propose.model_copy(update={"prompt": files[0]})
+    if judge is not None:
+        judge = judge.model_copy(update={"prompt": files[1]})
     here = {
-        # What the run started from lies beside its spec, whatever becomes of the original files.
         "tasks": spec.tasks.model_copy(update={"files": (run.tasks.name,)}),
         "start": str(run.harness(0).relative_to(run.root)) if spec.start else None,
+        "evolver": spec.evolver.model_copy(update={"propose": propose}),
+        "roles": spec.roles.model_copy(update={"judge": judge}),
     }
     stored = spec.model_copy(update=here)
     write_atomic(run.spec, dump_yaml(stored.model_dump(mode="json", exclude_none=True)))
@@ -57,6 +74,9 @@ def accept_changes(run: RunFolder, spec: RunSpec, recipe: str, tasks: Tasks, cha
     with locked(run):
         fold_versions(tasks.train, read_log(run.events))
         found = latest_checkpoint(run)
+        begun = [line for line in changes if line.startswith((f"{START}:", "interfaces.g.start"))]
+        if found is not None and begun:
+            raise StoredError(f"{run.root}: what a run starts from cannot change any more ({begun[0]})")
         if found is not None and found[0] > spec.engine.steps:
             raise StoredError(f"{run.root}: {found[0]} steps are done, the spec has {spec.engine.steps}")
         about = json.loads(run.provenance.read_text())
@@ -71,9 +91,13 @@ def read_stored(run: RunFolder) -> Stored:
         recipe, with_probe = str(about["recipe"]), bool(about["probe"])
     except (OSError, ValueError, KeyError) as error:
         raise StoredError(f"{run.provenance}: cannot be read ({error})") from None
+    loaded = load_run_spec(run.spec)
+    tasks = load_resolved(run.tasks)
+    if loaded.start_file is not None:
+        tasks.start = load_harness_file(loaded.start_file)
     return Stored(
-        load_run_spec(run.spec).spec,
-        load_resolved(run.tasks),
+        loaded.spec,
+        tasks,
         recipe,
         with_probe,
         any(isinstance(record, RunFinished) for record in read_log(run.events)),
@@ -84,7 +108,19 @@ def differences(stored: Stored, spec: RunSpec, tasks: Tasks) -> list[str]:
     """One line for everything that a spec and its tasks say otherwise than the run."""
     lines = _differences(stored.spec.model_dump(), spec.model_dump())
     kept = [line for line in lines if not line.startswith(PLACES)]
+    if stored.tasks.start.tasks != tasks.start.tasks:
+        kept.append(f"{START}: another harness to start from")
+    for name, old, new in zip(TEMPLATES, _templates(stored.spec), _templates(spec), strict=True):
+        if old != new:
+            kept.append(f"{name}: another text")
     return kept + _changed_tasks(stored.tasks, tasks)
+
+
+def _templates(spec: RunSpec) -> list[str | None]:
+    """The text of each template of one's own, in the order of `TEMPLATES`. Raises `OSError`."""
+    judge = spec.roles.judge
+    paths = [spec.evolver.propose.prompt, judge.prompt if judge else None]
+    return [None if path is None else Path(path).read_text(encoding="utf-8") for path in paths]
 
 
 def _differences(old: Any, new: Any, path: str = "") -> list[str]:

@@ -76,7 +76,7 @@ def train(
             lap("train")
             # Evidence into memory; the evolver looks; accepted updates make H_{t+1}.
             stats = StepStats(**asdict(update), plain_logprob_guided=plain_logprob)
-            metrics = controller.step_done(step, stats, display.say)
+            metrics = controller.step_done(step, stats, display.say, display.tell)
             lap("record")
             lap.seconds["record"] -= metrics["seconds"]["evolve"]  # which is told apart
             step += 1
@@ -99,6 +99,7 @@ def train(
         if finished and with_probe:
             probe_run("after", parts, tasks, spec, display)
         if finished:
+            controller.end()
             version = controller.harness.version
             totals = asdict(parts.usage)
             parts.record(RunFinished(id="end", step=step, harness_version=version, **totals))

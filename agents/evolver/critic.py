@@ -66,7 +66,7 @@ class Critic:
         self.alpha = rules.alpha / (looks * (1 + rules.max_revisions))
 
     def decide(
-        self, update: Update, harness: HarnessState, step: int, revision: int, test: bool
+        self, update: Update, harness: HarnessState, step: int, revision: int | str, test: bool
     ) -> Verdict:
         """Accept or reject a candidate; without a `test`, whatever can be applied is accepted.
 
@@ -83,7 +83,7 @@ class Critic:
             return Verdict(False, f"cannot be measured: {error}", None)
         return Verdict(outcome.accepted, outcome.reason, outcome.measured)
 
-    def judge(self, update: Update, harness: HarnessState, step: int, revision: int) -> Outcome:
+    def judge(self, update: Update, harness: HarnessState, step: int, revision: int | str) -> Outcome:
         """Measure one candidate on fresh rollouts, once more with more of them if that is open.
 
         Raises `UpdateError` when it cannot be applied, `UnmeasurableError`, and `StalePolicyError`
@@ -200,7 +200,7 @@ class _Trial:
         harness: HarnessState,
         after: HarnessState,
         step: int,
-        revision: int,
+        revision: int | str,
     ) -> None:
         self.critic = critic
         self.key = (step, update.task_ids[0], revision)
@@ -216,6 +216,8 @@ class _Trial:
         if update.interface == "g":
             self.mix = critic.mix(harness, self.task, step + 1)
             self.mix_after = critic.mix(after, self.task, step + 1)
+            if self.mix == self.mix_after:
+                raise UnmeasurableError("the next step's rollouts would be the same")
         # Plain ones are always there: the guards compare with them.
         self.kinds: list[Kind] = list(dict.fromkeys(((), *self.mix, *self.mix_after)))
         self._texts: dict[Kind, list[str]] = {kind: [] for kind in self.kinds}
@@ -223,6 +225,8 @@ class _Trial:
     def look(self, n: int) -> Outcome:
         """Bring the fresh rollouts of every kind up to `n`, measure, decide."""
         fresh = [self._fresh(n, kind) for kind in self.kinds]
+        for rubric in (self.rubric, self.rubric_after):
+            self._can_score(rubric, fresh)
         rng = stream(self.critic.spec.seed, "critic-draw", *self.key, n)
         drawn = {
             kind: _Drawn(np.arange(n)[None], rng.integers(n, size=(REPLICATES, n))) for kind in self.kinds
@@ -241,6 +245,14 @@ class _Trial:
             self.critic.spec.evolver.critic.margin,
             rollouts=n * len(self.kinds),
         )
+
+    def _can_score(self, rubric: Sequence[Criterion], fresh: Sequence[_Fresh]) -> None:
+        """A silent judge is no evidence, for or against. Raises `UnmeasurableError`."""
+        columns = [self.criteria.index(criterion) for criterion in rubric]
+        met_NK = np.concatenate([kind.met_NK for kind in fresh])[:, columns]
+        share = float(np.isnan(met_NK).any(axis=1).mean())
+        if share > self.critic.spec.reward.max_unscored:
+            raise UnmeasurableError(f"{share:.0%} of the fresh rollouts have unscored verdicts")
 
     def _fresh(self, n: int, kind: Kind) -> _Fresh:
         """The first `n` fresh rollouts of a kind; those of an earlier look are kept."""

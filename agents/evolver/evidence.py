@@ -49,8 +49,13 @@ class Memory:
         Groups that were scored by an earlier rubric are scored again: a change of the rubric leaves
         the responses as good evidence as they were.
         """
+        shows_rubric = any(g.lines == "rubric" for g in harness.of(task_id).guidance)
         since = max(
-            (r.step for r in self.records if isinstance(r, Accepted) and _other_rollouts(r, task_id)),
+            (
+                r.step
+                for r in self.records
+                if isinstance(r, Accepted) and _other_rollouts(r, task_id, shows_rubric)
+            ),
             default=-1,
         )
         groups = [g for g in self.groups(step, max_staleness, task_id) if g.step > since]
@@ -101,10 +106,13 @@ class Memory:
         return self.rollouts.group(group.step, group.slot)
 
 
-def _other_rollouts(accepted: Accepted, task_id: str) -> bool:
+def _other_rollouts(accepted: Accepted, task_id: str, shows_rubric: bool) -> bool:
     """Did a new version change what a task's rollouts are like? (A rollback may have.)"""
     ops = ("mount", "edit", "fade", "unmount", "pause")
-    touched = any(task_id in update.task_ids and update.op in ops for update in accepted.updates)
+    touched = any(
+        task_id in u.task_ids and (u.op in ops or (shows_rubric and u.interface == "c"))
+        for u in accepted.updates
+    )
     return touched or accepted.rolled_back_to is not None
 
 

@@ -14,7 +14,7 @@ from ...prompts import render
 from ...specs.schema import RunSpec
 from ...specs.tasks import Criterion, TrainTask
 from ...specs.updates import UPDATE, Update, brought_in, describe
-from ..roles.client import NoAnswer, Question, Role
+from ..roles.client import NoAnswer, Question, Role, answer_alone
 from .evidence import Memory
 from .proposers import BOOST_FACTOR, Case, NoCandidate, content_key
 
@@ -58,11 +58,11 @@ class LlmProposer:
         text = self._prompt(case, task)
         schema = _schema(case.diagnosis.interfaces)
         message = {"role": "user", "content": text}
-        (answer,) = self.role.ask([Question([message], schema, "update")], "propose")
+        (answer,) = self.role.ask([Question([message], schema, "update", strict=False)], "propose")
         if isinstance(answer, NoAnswer):
             return NoCandidate(f"the evolver gave no answer: {answer.cause}")
         try:
-            said = _Said.model_validate_json(answer.text)
+            said = _Said.model_validate_json(answer_alone(answer))
             if said.op == "none":
                 return NoCandidate(f"the evolver proposes nothing: {_line(said.rationale)}")
             update = self._update(said, case)
@@ -105,7 +105,8 @@ class LlmProposer:
         wanted = set(case.diagnosis.evidence)
         groups = self.memory.groups(case.diagnosis.step, 10**9, case.diagnosis.task_id)
         rollouts = [r for g in groups if g.id in wanted for r in self.memory.responses(g)]
-        ranked = sorted(rollouts, key=lambda r: -1.0 if r.quality is None else -r.quality)
+        known = [r for r in rollouts if r.quality is not None]
+        ranked = sorted(known, key=lambda r: -(r.quality or 0.0)) if known else rollouts
         half = SHOWN // 2
         return ranked if len(ranked) <= SHOWN else [*ranked[:half], *ranked[-half:]]
 

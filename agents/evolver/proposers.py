@@ -125,10 +125,16 @@ class Catalogue:
         if self.spec.evolver.propose.select == "any":
             return [update for update, _ in options if update.op == "add"]
         replay = _Replay(task, self.memory, self.scorer, case)
-        before_rate, before_agreement = replay.measure(rubric)
+        before = replay.measure(rubric)
+        if before is None:
+            return []
+        before_rate, before_agreement = before
         out: list[Update] = []
         for update, after in options:
-            rate, agrees = replay.measure(after)
+            measured = replay.measure(after)
+            if measured is None:
+                continue
+            rate, agrees = measured
             remembered = self._remembered(update, case)
             predicted = rate - before_rate
             expected = predicted if remembered is None else (predicted + remembered) / 2
@@ -169,17 +175,24 @@ class _Replay:
         self.quality = [as_floats(r.quality for r in group) for group in rollouts]
         self._met: dict[str, list[Floats]] = {}
 
-    def measure(self, rubric: Sequence[Criterion]) -> tuple[float, float]:
-        """(signal rate, agreement with quality) of the recorded groups under `rubric`."""
+    def measure(self, rubric: Sequence[Criterion]) -> tuple[float, float] | None:
+        """(signal rate, agreement with quality) of the recorded groups under `rubric`.
+
+        None where no group can be scored under it.
+        """
         top = bottom = 0.0
         agreements = []
         for n, quality_G in enumerate(self.quality):
             met_GK = np.stack([self._verdicts(c)[n] for c in rubric], axis=1)
             score_G = self.scorer.rewards(rubric, met_GK)
+            if np.isnan(score_G).all():
+                continue
             signals = group_signals(score_G, quality_G, np.arange(len(score_G)))
             top += float(signals.informative)
             bottom += float(signals.denominator)
             agreements.append(agreement(score_G, quality_G))
+        if self.quality and not agreements:
+            return None
         return (top / bottom if bottom else 0.0), float(np.mean(agreements or [0.0]))
 
     def _verdicts(self, criterion: Criterion) -> list[Floats]:

@@ -10,6 +10,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import regex
 from aiolimiter import AsyncLimiter
 from langchain_openai import ChatOpenAI
 from openai import (
@@ -42,6 +43,7 @@ class Question:
     messages: Sequence[dict[str, str]]
     schema: dict[str, Any] | None = None
     name: str = "answer"
+    strict: bool = True  # the schema is closed, as servers ask that enforce it to the letter
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,21 @@ class NoAnswer:
     """Why there is none, in words for the log."""
 
     cause: str
+
+
+#: Inline reasoning that some models put before their answer.
+_THOUGHT = regex.compile(r"^\s*<think(?:ing)?>.*?</think(?:ing)?>", regex.DOTALL)
+
+
+def answer_alone(answer: Answer) -> str:
+    """What a model answers, without the thought before it and the Markdown fence around it."""
+    # A thought may quote what the response says, and be cut off right there: then it has not ended.
+    whole = answer.finish != "length"
+    text = (_THOUGHT.sub("", answer.text, count=1) if whole else answer.text).strip()
+    opening, _, rest = text.partition("\n")
+    inside, _, closing = rest.rpartition("\n")
+    is_fenced = opening.strip() in ("```", "```json") and closing.strip() == "```"
+    return inside.strip() if is_fenced else text
 
 
 class KeyMissingError(Exception):
@@ -238,7 +255,7 @@ def _body(spec: Endpoint, question: Question) -> dict[str, Any]:
         "max_completion_tokens": spec.max_tokens,
     }
     if question.schema is not None:
-        schema = {"name": question.name, "schema": question.schema, "strict": True}
+        schema = {"name": question.name, "schema": question.schema, "strict": question.strict}
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
     if spec.extra_body:
         body["extra_body"] = spec.extra_body

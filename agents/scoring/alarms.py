@@ -38,7 +38,7 @@ class Alarm:
 
 
 def alarms(groups: Sequence[Group], criteria: Mapping[str, Criterion]) -> list[Alarm]:
-    """What is wrong over a window of groups (oldest first). `criteria` are those they know, by id."""
+    """What is wrong over a window of groups (oldest first). `criteria` are those in force, by id."""
     found = [*_of("run", groups)]
     for domain in sorted({group.domain for group in groups}):
         found += _of(domain, [group for group in groups if group.domain == domain])
@@ -105,13 +105,14 @@ def _criteria(groups: Sequence[Group], criteria: Mapping[str, Criterion]) -> Ite
             by_id.setdefault(name, []).append(_signs(as_floats(verdicts), quality_G))
     for name, parts in sorted(by_id.items()):
         criterion = criteria.get(name)
+        if criterion is None:
+            continue  # it is scored no more
         # A penalty is earned by not meeting it.
-        signs = np.concatenate(parts) * (-1.0 if criterion and criterion.points < 0 else 1.0)
+        signs = np.concatenate(parts) * (-1.0 if criterion.points < 0 else 1.0)
         if len(signs) >= MIN_PAIRS and signs.mean() <= AGAINST:
             worse = int((signs < 0).sum())
-            about = repr(criterion.text) if criterion else name
             told = f"in {worse} of {len(signs)} pairs that it tells apart it pays for the worse response"
-            yield Alarm("criterion", name, f"criterion {about}: {told}")
+            yield Alarm("criterion", name, f"criterion {criterion.text!r}: {told}")
 
 
 def _signs(met_G: Floats, quality_G: Floats) -> Floats:

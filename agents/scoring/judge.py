@@ -12,17 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import regex
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ...prompts import render
 from ...specs.schema import Judge as JudgeSpec
-from ..roles.client import Answer, NoAnswer, Question, Role
+from ..roles.client import Answer, NoAnswer, Question, Role, answer_alone
 from .checks import Verdict
 from .verdictcache import VerdictCache
 
-#: Inline reasoning that some models put before their answer.
-_THOUGHT = regex.compile(r"^\s*<think(?:ing)?>.*?</think(?:ing)?>", regex.DOTALL)
 #: How often an answer that is no verdict is asked for again.
 ASK_AGAIN = 1
 
@@ -161,9 +158,7 @@ def _read(answer: Answer | NoAnswer, n: int, batch: str) -> list[Verdict]:
     """The verdicts in an answer, or why there are none."""
     if isinstance(answer, NoAnswer):
         return [Verdict(None, answer.cause)] * n
-    # A thought may quote what the response says, and be cut off right there: then it has not ended.
-    whole = answer.finish != "length"
-    text = _unfenced((_THOUGHT.sub("", answer.text, count=1) if whole else answer.text).strip())
+    text = answer_alone(answer)
     if not text:
         cause = "ran out of tokens before it answered" if answer.finish == "length" else "said nothing"
         return [Verdict(None, f"the judge {cause}")] * n
@@ -183,14 +178,6 @@ def _read(answer: Answer | NoAnswer, n: int, batch: str) -> list[Verdict]:
         cause = "the judge left the criterion out" if not said else "the judge contradicts itself"
         out.append(Verdict(next(iter(said))) if len(said) == 1 else Verdict(None, cause))
     return out
-
-
-def _unfenced(text: str) -> str:
-    """What a Markdown fence around the whole text holds, or the text."""
-    opening, _, rest = text.partition("\n")
-    inside, _, closing = rest.rpartition("\n")
-    is_fenced = opening.strip() in ("```", "```json") and closing.strip() == "```"
-    return inside.strip() if is_fenced else text
 
 
 def _words(spec: JudgeSpec) -> str:

@@ -78,7 +78,7 @@ def log(run: RunArg) -> None:
 
     Example: harnessrl harness log runs/quickstart
     """
-    from ...memory.records import Accepted, Refused
+    from ...memory.records import Accepted, Decision, Refused
     from ...specs.updates import describe
 
     records = _read(run)[2]
@@ -93,6 +93,8 @@ def log(run: RunArg) -> None:
                 typer.echo(f"  {describe(update)}: {update.rationale}")
         if isinstance(record, Refused):
             typer.echo(f"refused, {record.author}: {record.reason}")
+        if isinstance(record, Decision) and record.request and not record.accepted:
+            typer.echo(f"rejected, {record.author}: {describe(record.update)}: {record.reason}")
 
 
 @app.command("apply")
@@ -137,7 +139,13 @@ def apply_update(
         if reason := unscorable([criterion], spec.roles.judge is not None):
             fail(f"{file}:1:1: update: {reason}", BAD_INPUT)
     typer.echo(describe(update))
-    request = UpdateRequest(id=new_id(), author=_author(author), update=update, force=force)
+    request = UpdateRequest(
+        id=new_id(),
+        author=_author(author),
+        after_step=_last_step(records),
+        update=update,
+        force=force,
+    )
     _hand_in(run, request, wait)
 
 
@@ -157,7 +165,9 @@ def rollback(
     _, _, records, versions = _read(run)
     _refuse_finished(run, records)
     _version(versions, version)
-    request = RollbackRequest(id=new_id(), author=_author(author), version=version)
+    request = RollbackRequest(
+        id=new_id(), author=_author(author), after_step=_last_step(records), version=version
+    )
     _hand_in(run, request, wait)
 
 
@@ -235,6 +245,12 @@ def _author(name: str | None) -> str:
         return getpass.getuser()
     except (OSError, KeyError):  # a user id without a name
         return "somebody"
+
+
+def _last_step(records: Sequence[AnyRecord]) -> int:
+    from ...memory.records import StepSummary
+
+    return max((r.step for r in records if isinstance(r, StepSummary)), default=-1)
 
 
 def _refuse_finished(run: Path, records: Sequence[AnyRecord]) -> None:

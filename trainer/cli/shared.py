@@ -48,6 +48,23 @@ def check_policy(loaded: LoadedSpec) -> None:
         fail(str(loaded.problem(("roles", "policy", "model"), str(error))), BAD_INPUT)
 
 
+def check_prompts(loaded: LoadedSpec) -> None:
+    """Exit with 2 if a prompt template cannot be rendered."""
+    from jinja2 import TemplateError
+
+    from ...prompts import check_templates
+
+    judge = loaded.spec.roles.judge
+    try:
+        check_templates(
+            loaded.spec.evolver.propose.prompt,
+            judge.prompt if judge else None,
+            judge.batch if judge else "",
+        )
+    except (TemplateError, OSError) as error:
+        fail(f"a prompt template cannot be rendered: {error}", BAD_INPUT)
+
+
 def check_keys(loaded: LoadedSpec) -> None:
     """Exit with 2 if a role's key is to be found in an environment variable that is not set."""
     for name in ("judge", "evolver"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .shared import BAD_INPUT, check_policy, fail, load
+from .shared import BAD_INPUT, check_policy, check_prompts, fail, load
 
 if TYPE_CHECKING:
     from ...specs.schema import RunSpec
@@ -64,20 +64,9 @@ def validate(
     """
     loaded, tasks = load(spec, recipe, {})
     check_policy(loaded)
-    from jinja2 import TemplateError
-
-    from ...prompts import check_templates
     from ..advice import advice
 
-    judge = loaded.spec.roles.judge
-    try:
-        check_templates(
-            loaded.spec.evolver.propose.prompt,
-            judge.prompt if judge else None,
-            judge.batch if judge else "",
-        )
-    except (TemplateError, OSError) as error:
-        fail(f"{spec}: a prompt template cannot be rendered: {error}", BAD_INPUT)
+    check_prompts(loaded)
     typer.echo(f"{spec}: {len(tasks.train)} training tasks, {len(tasks.held_out)} held out")
     for line in advice(loaded.spec, tasks):
         typer.echo(line)
@@ -92,21 +81,24 @@ def _preflight(spec: RunSpec) -> None:
     from ...agents.scoring.preflight import look_at_endpoints, look_at_judge
     from ...agents.usage import Usage
 
-    if spec.roles.judge is None:
+    endpoints = {"judge": spec.roles.judge, "evolver": spec.roles.evolver}
+    if not any(endpoints.values()):
         typer.echo("preflight: no role has an endpoint")
-        return
-    try:
-        role = Role("judge", spec.roles.judge, Usage())
-    except KeyMissingError as error:
-        fail(f"judge: {error}", BAD_INPUT)
     bad = 0
-    findings = [*look_at_endpoints(role)]
-    if any(finding.ok for finding in findings):
-        findings += look_at_judge(Judge(role, spec.roles.judge, None))
-    for finding in findings:
-        bad += not finding.ok
-        typer.echo(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.what}: {finding.detail}")
-    role.close()
+    for name, endpoint in endpoints.items():
+        if endpoint is None:
+            continue
+        try:
+            role = Role(name, endpoint, Usage())
+        except KeyMissingError as error:
+            fail(f"{name}: {error}", BAD_INPUT)
+        findings = [*look_at_endpoints(role)]
+        if spec.roles.judge is not None and name == "judge" and any(f.ok for f in findings):
+            findings += look_at_judge(Judge(role, spec.roles.judge, None))
+        role.close()
+        for finding in findings:
+            bad += not finding.ok
+            typer.echo(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.what}: {finding.detail}")
     if bad:
         raise typer.Exit(1)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .shared import BAD_INPUT, RunArg, check_keys, check_policy, check_run, fail, load
+from .shared import BAD_INPUT, RunArg, check_keys, check_policy, check_prompts, check_run, fail, load
 
 if TYPE_CHECKING:
     from ..data.load import Tasks
@@ -76,6 +76,7 @@ def train(
     loaded, read = load(spec, recipe, options)
     check_policy(loaded)
     check_keys(loaded)
+    check_prompts(loaded)
     from ..advice import advice
     from ..provenance import provenance
     from ..runfolder import RunFolder, new_run_folder

@@ -6,15 +6,17 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from ...memory.events import complete_lines, read_log
+from ...memory.events import complete_lines, fold_versions, read_log
 from ...memory.records import Accepted, AnyRecord, Decision, Record, StepSummary
 from ...memory.rollouts import Rollout, RolloutStore
+from ...specs.harness import UpdateError
 from ...specs.schema import RunSpec
 from ...specs.tasks import Criterion, Task, TaskFile
 from ...specs.updates import brought_in
@@ -63,7 +65,7 @@ class RunData:
         """Train and held-out tasks by id."""
         return {task.id: task for task in (*self.tasks.train, *self.tasks.held_out)}
 
-    @property
+    @cached_property
     def criteria(self) -> dict[str, Criterion]:
         """Every criterion the folder knows the text of, by id: seed, pool and proposed ones."""
         known = [c for task in self.by_task.values() for c in (*task.rubric, *task.pool.criteria)]
@@ -71,6 +73,11 @@ class RunData:
         updates = [decision.update for decision in self.of(Decision)]
         updates += [update for accepted in self.of(Accepted) for update in accepted.updates]
         known += [criterion for update in updates for criterion in brought_in(update)]
+        try:
+            versions = fold_versions({task.id: task for task in self.tasks.train}, self.records)
+        except UpdateError:
+            versions = []  # told elsewhere
+        known += [c for v in versions for task_id in v.changes for c in v.all_criteria(task_id)]
         return {criterion.id: criterion for criterion in known}
 
 

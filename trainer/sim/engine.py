@@ -110,7 +110,8 @@ class SimEngine:
         rows: dict[str, dict[str, float]] = json.loads((folder / "policy" / "logits.json").read_text())
         for prompt, row in rows.items():
             if prompt in self.words:
-                self.logits[prompt] = np.array([row[word] for word in self.words[prompt]])
+                start = dict(zip(self.words[prompt], self.logits[prompt].tolist(), strict=True))
+                self.logits[prompt] = np.array([row.get(w, start[w]) for w in self.words[prompt]])
 
     def _plain(self, prompt: str) -> str:
         """The task's own prompt, which a guided one starts with."""
