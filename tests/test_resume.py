@@ -154,15 +154,16 @@ def changing(folder: Path, model: Path) -> tiny.Paths:
 RAMP = "{field: skill, lines: rubric, share: ramp, fade: {kind: linear, steps: 3}}"
 
 
+@pytest.mark.parametrize("at", [1, 3])  # before the first checkpoint, and after it
 def test_a_harness_that_changes_goes_on_where_it_was(
-    tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+    at: int, tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its start, its versions and its fades are those of the uninterrupted run."""
     whole, cut = (changing(tmp_path / name, tiny_model) for name in ("whole", "cut"))
     assert tiny.invoke("train", whole.spec).exit_code == 0
     assert len([r for r in read_log(whole.run / "events.jsonl") if isinstance(r, Accepted)]) > 1
     with monkeypatch.context() as patch:
-        patch.setattr(Controller, "_evolve", killing(Controller._evolve, 3, after=True))
+        patch.setattr(Controller, "_evolve", killing(Controller._evolve, at, after=True))
         with pytest.raises(Killed):
             tiny.invoke("train", cut.spec)
     shutil.rmtree(cut.folder / "texts")  # all that a run needs lies in its folder
