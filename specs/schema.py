@@ -212,7 +212,7 @@ class CriticNode(Strict):
     test: Literal["measure", "none"] = "measure"
     """`none`: every candidate that can be applied is accepted, unmeasured."""
     rollouts: Annotated[int, Field(ge=2)] = 32
-    """Fresh rollouts a candidate is measured on."""
+    """Fresh rollouts of each kind (plain, guided) that a candidate is measured on."""
     extended_rollouts: Annotated[int, Field(ge=2)] = 64
     """... and after one extension, when the first look leaves it open."""
     margin: Share = 0.05
