@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from harnessrl.specs.harness import HarnessState, apply, diff
 from harnessrl.specs.loader import load_run_spec
@@ -30,7 +31,7 @@ engine: {{kind: local}}
 """
 
 
-def task(i: int) -> dict[str, object]:
+def task(i: int) -> dict[str, Any]:
     """One task as plain data."""
     rubric = [
         {
@@ -52,7 +53,7 @@ def write(folder: Path) -> dict[str, Path]:
     for row in rows:
         lines.append(f"  - id: {row['id']}\n    domain: {row['domain']}\n    prompt: '{row['prompt']}'")
         lines.append("    rubric:")
-        for criterion in row["rubric"]:  # type: ignore[attr-defined]
+        for criterion in row["rubric"]:
             check = criterion["check"]
             lines.append(
                 f"      - {{text: {criterion['text']}, points: {criterion['points']}, "

@@ -277,7 +277,7 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def _wrong_tag(node: Node, path: Steps, models: _Models, detail: ErrorDetails) -> Problem:
     """The key that says which kind of mapping this is, `kind`, is missing or unknown."""
-    key = detail["ctx"]["discriminator"].strip("'()")
+    key = detail["ctx"]["discriminator"].strip("'")
     allowed = [tag for m in models for tag in get_args(m.model_fields[key].annotation)]
     value = node.get(key)
     if value is not None:

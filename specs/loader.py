@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,19 +93,20 @@ def load_run_spec(
             problems.append(Problem(COMMAND_LINE, 0, 0, "recipe", message))
     if overrides:
         source = _merge(source, from_data(overrides, problems), place=source)
+    for steps in TEMPLATES:
+        _make_absolute(source, steps, problems)
+    _make_policy_absolute(source)
     spec = validate(RunSpec, source, problems, more_keys=("extends",), whole=whole)
     task_files = _task_files(source, problems)
     start_file = _existing(source.get("start"), ("start",), problems)
-    templates = {path: _existing(_value(source, path), path, problems) for path in TEMPLATES}
     if spec is None or problems:
         raise SpecError(_in_order(problems, path))
-    spec = _with_templates(_with_policy_folder(spec, source), templates)
     return LoadedSpec(spec, task_files, start_file, recipe or DEFAULT_RECIPE, source)
 
 
 def load_task_file(path: Path) -> TaskFile:
     """Read a YAML task file. Raises `SpecError`; a task id used twice is a problem too."""
-    return _load(path, TaskFile, _check_ids)
+    return _load(path, TaskFile, after=_check_ids)
 
 
 def load_harness_file(path: Path) -> HarnessFile:
@@ -115,13 +116,7 @@ def load_harness_file(path: Path) -> HarnessFile:
 
 def load_judge(path: Path) -> Judge:
     """Read a judge's endpoint: the keys of `roles.judge`. Raises `SpecError`."""
-    found: list[Path | None] = []
-
-    def prompt(source: Node, problems: list[Problem]) -> None:
-        found.append(_existing(source.get("prompt"), ("prompt",), problems))
-
-    judge = _load(path, Judge, prompt)
-    return judge.model_copy(update={"prompt": str(found[0]) if found[0] else None})
+    return _load(path, Judge, before=lambda node, found: _make_absolute(node, ("prompt",), found))
 
 
 def load_update(path: Path) -> Update:
@@ -130,15 +125,20 @@ def load_update(path: Path) -> Update:
 
 
 def _load(
-    path: Path, model: type[M], check: Callable[[Node, list[Problem]], None] = lambda *_: None
+    path: Path,
+    model: type[M],
+    before: Callable[[Node, list[Problem]], None] = lambda *_: None,
+    after: Callable[[Node, list[Problem]], None] = lambda *_: None,
 ) -> M:
+    """A file as a `model`; `before` and `after` its validation more may be done with the nodes."""
     problems: list[Problem] = []
     with _collector_paused():
         source = _read_file(path, problems)
         if source is None:
             raise SpecError(problems)
+        before(source, problems)
         loaded = validate(model, source, problems)
-        check(source, problems)
+        after(source, problems)
         del source  # before the collector looks at a million nodes
     if loaded is None or problems:
         raise SpecError(_in_order(problems, path))
@@ -301,15 +301,22 @@ def _existing(item: Node | None, path: Steps, problems: list[Problem]) -> Path |
     return None
 
 
-def _with_policy_folder(spec: RunSpec, source: Node) -> RunSpec:
+def _make_absolute(source: Node, path: Steps, problems: list[Problem]) -> None:
+    """Replace the name of a file by its absolute path, if there is one at `path`."""
+    node = _value(source, path)
+    if node is not None and (file := _existing(node, path, problems)):
+        node.value = str(file)
+
+
+def _make_policy_absolute(source: Node) -> None:
     """A policy that is a folder beside the file that names it (or here), by its absolute path."""
-    written = source.at(("roles", "policy", "model"))
-    for folder in (Path(written.file).parent, Path()):
-        if os.path.isdir(folder / spec.roles.policy.model):
-            model = str((folder / spec.roles.policy.model).resolve())
-            policy = spec.roles.policy.model_copy(update={"model": model})
-            return spec.model_copy(update={"roles": spec.roles.model_copy(update={"policy": policy})})
-    return spec
+    node = _value(source, ("roles", "policy", "model"))
+    if node is None or not isinstance(node.value, str) or not node.value:
+        return
+    for folder in (Path(node.file).parent, Path()):
+        if os.path.isdir(folder / node.value):
+            node.value = str((folder / node.value).resolve())
+            return
 
 
 def _value(source: Node, path: Steps) -> Node | None:
@@ -318,19 +325,6 @@ def _value(source: Node, path: Steps) -> Node | None:
     for step in path:
         node = node and node.get(step)
     return node
-
-
-def _with_templates(spec: RunSpec, templates: Mapping[Steps, Path | None]) -> RunSpec:
-    """The spec with the absolute paths of a person's own templates."""
-    data = spec
-    if file := templates["evolver", "propose", "prompt"]:
-        propose = data.evolver.propose.model_copy(update={"prompt": str(file)})
-        evolver = data.evolver.model_copy(update={"propose": propose})
-        data = data.model_copy(update={"evolver": evolver})
-    if (file := templates["roles", "judge", "prompt"]) and data.roles.judge:
-        judge = data.roles.judge.model_copy(update={"prompt": str(file)})
-        data = data.model_copy(update={"roles": data.roles.model_copy(update={"judge": judge})})
-    return data
 
 
 def _check_ids(source: Node, problems: list[Problem]) -> None:

@@ -305,7 +305,7 @@ class LocalEngine(_Engine):
     """CPU threads; default: all cores."""
 
 
-def kind(engine: Any) -> str:
+def engine_kind(engine: Any) -> str:
     """Which engine a mapping describes. Without a `kind`, or with an unknown one, it is read as `local`,
     which then complains about it: so its other mistakes are found as well."""
     found = engine.get("kind") if isinstance(engine, dict) else getattr(engine, "kind", None)
@@ -346,7 +346,8 @@ class RunSpec(Strict):
     evolver: Evolver = Evolver()
     """What changes the harness."""
     engine: Annotated[
-        Annotated[LocalEngine, Tag("local")] | Annotated[SimEngine, Tag("sim")], Discriminator(kind)
+        Annotated[LocalEngine, Tag("local")] | Annotated[SimEngine, Tag("sim")],
+        Discriminator(engine_kind),
     ]
     """What rolls out and takes gradient steps."""
     logging: Logging = Logging()

@@ -40,10 +40,9 @@ def _evolution(spec: RunSpec, tasks: Tasks) -> Iterator[str]:
     blind = [task.id for task in tasks.train.values() if task.quality is None]
     if blind and spec.oracle.kind == "embedded":
         yield f"no `quality`, so never diagnosed: {_few(blind)}"
-    if spec.interfaces.c.evolve or spec.interfaces.g.evolve:
-        pool = [t.id for t in tasks.train.values() if not (t.pool.criteria or t.pool.checklists)]
-        if spec.evolves and pool:
-            yield f"no `pool`, so nothing to try on them: {_few(pool)}"
+    bare = [t.id for t in tasks.train.values() if not (t.pool.criteria or t.pool.checklists)]
+    if bare and (spec.interfaces.c.evolve or spec.interfaces.g.evolve):
+        yield f"no `pool`, so nothing to try on them: {_few(bare)}"
 
 
 def _size(spec: RunSpec, tasks: Tasks) -> Iterator[str]:

@@ -143,9 +143,8 @@ class Controller:
     ) -> dict[str, Any]:
         """Record a finished step, let the evolver look, and return the step's metrics.
 
-        `say` hears what is being done; `tell` what a person should not miss (alarms, answers).
-
-        An accepted update becomes the next harness version here, between steps, never inside one.
+        `say` hears what is being done; `tell` what a person should not miss (alarms, answers). An
+        accepted update becomes the next harness version here, between steps, never inside one.
         Raises `ClaimError` while rollouts are missing.
         """
         self.advantages(step)  # complains about missing rollouts

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from ..agents.scoring.reward import dataset_mean
 from ..agents.scoring.scorer import Scorer
 from ..specs.errors import Problem, SpecError
-from ..specs.tasks import Criterion, Task
-from .data.rows import parse_row
+from ..specs.tasks import Task
+from .data.rows import parse_row, read_criterion
 
 #: Responses judged at once: enough to keep an endpoint busy, few enough to show progress.
 CHUNK = 64
@@ -89,13 +89,7 @@ def _row(row: dict[str, Any], path: Path, number: int) -> ResponseRow:
         raise ValueError("the response is not a string")
     criteria, axes = [], []
     for entry in entries:
-        criterion = Criterion.model_validate(
-            {
-                "text": entry.get("text") or entry["criterion"],
-                "points": float(entry["points"]),
-                **{key: entry[key] for key in ("check", "gate") if key in entry},
-            }
-        )
+        criterion = read_criterion(entry)
         tags = entry.get("tags") or []
         axis = [tag.removeprefix("axis:") for tag in tags if str(tag).startswith("axis:")]
         criteria.append(criterion)

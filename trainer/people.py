@@ -75,6 +75,7 @@ def answer_request(
 
 
 def refuse(request: HarnessRequest, step: int, harness: HarnessState, reason: str) -> PersonAnswer:
+    """The answer to a request that cannot be looked at."""
     record = Refused(
         id=f"x-{step:06d}-{request.id}",
         step=step,

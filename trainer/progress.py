@@ -66,7 +66,7 @@ class Display:
         if self.console.is_terminal:
             self._refresh()
         else:
-            self.console.print(f"  {text}", markup=False, highlight=False, soft_wrap=True)
+            self.tell(text)
 
     def tell(self, text: str) -> None:
         """Something that stays on the screen: an alarm, an answer to a person."""
@@ -78,7 +78,7 @@ class Display:
         if self.console.is_terminal:
             self._refresh()
         else:
-            self.console.print(f"  {text}", markup=False, highlight=False, soft_wrap=True)
+            self.tell(text)
 
     def step(self, metrics: dict[str, Any]) -> None:
         """A step is complete."""

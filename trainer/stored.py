@@ -10,15 +10,14 @@ from typing import Any
 from ..memory.events import fold_versions, read_log
 from ..memory.files import write_atomic
 from ..memory.records import RunFinished
-from ..specs.loader import dump_yaml, load_harness_file, load_run_spec
+from ..specs.errors import Steps, dotted
+from ..specs.loader import TEMPLATES, dump_yaml, load_harness_file, load_run_spec
 from ..specs.schema import RunSpec
 from .data.load import Tasks, load_resolved
 from .runfolder import RunFolder, latest_checkpoint, locked
 
 #: What a resume may say otherwise: where things lie, not what is run.
-TEMPLATES = ("evolver.propose.prompt", "roles.judge.prompt")
-START = "start"
-PLACES = ("name:", "tasks.files:", "start:", "logging.folder:", *(f"{name}:" for name in TEMPLATES))
+PLACES = ("name", "tasks.files", "start", "logging.folder", *(dotted(path) for path in TEMPLATES))
 
 
 class StoredError(Exception):
@@ -43,26 +42,18 @@ def write_start(run: RunFolder, spec: RunSpec, tasks: Tasks, provenance: dict[st
         write_atomic(run.harness(0), dump_yaml(tasks.start.model_dump(mode="json", exclude_none=True)))
     write_atomic(run.tasks, dump_yaml(tasks.as_file().model_dump(mode="json", exclude_none=True)))
     # What the run started from lies beside its spec, whatever becomes of the original files.
-    propose, judge = spec.evolver.propose, spec.roles.judge
-    texts = _templates(spec)
-    files = [
-        None if text is None else f"prompts/{name}.md"
-        for name, text in zip(TEMPLATES, texts, strict=True)
-    ]
-    for file, text in zip(files, texts, strict=True):
-        if file is not None and text is not None:
-            write_atomic(run.root / file, text)
-    propose = propose.model_copy(update={"prompt": files[0]})
-    if judge is not None:
-        judge = judge.model_copy(update={"prompt": files[1]})
-    here = {
-        "tasks": spec.tasks.model_copy(update={"files": (run.tasks.name,)}),
-        "start": str(run.harness(0).relative_to(run.root)) if spec.start else None,
-        "evolver": spec.evolver.model_copy(update={"propose": propose}),
-        "roles": spec.roles.model_copy(update={"judge": judge}),
-    }
-    stored = spec.model_copy(update=here)
-    write_atomic(run.spec, dump_yaml(stored.model_dump(mode="json", exclude_none=True)))
+    stored = spec.model_dump(mode="json", exclude_none=True)
+    stored["tasks"]["files"] = [run.tasks.name]
+    if spec.start:
+        stored["start"] = str(run.harness(0).relative_to(run.root))
+    for path, text in _templates(spec).items():
+        file = f"prompts/{dotted(path)}.md"
+        write_atomic(run.root / file, text)
+        section: Any = stored
+        for step in path[:-1]:
+            section = section[step]
+        section[path[-1]] = file
+    write_atomic(run.spec, dump_yaml(stored))
 
 
 def accept_changes(run: RunFolder, spec: RunSpec, recipe: str, tasks: Tasks, changes: list[str]) -> None:
@@ -74,7 +65,7 @@ def accept_changes(run: RunFolder, spec: RunSpec, recipe: str, tasks: Tasks, cha
     with locked(run):
         fold_versions(tasks.train, read_log(run.events))
         found = latest_checkpoint(run)
-        begun = [line for line in changes if line.startswith((f"{START}:", "interfaces.g.start"))]
+        begun = [line for line in changes if line.startswith(("start:", "interfaces.g.start"))]
         if found is not None and begun:
             raise StoredError(f"{run.root}: what a run starts from cannot change any more ({begun[0]})")
         if found is not None and found[0] > spec.engine.steps:
@@ -107,20 +98,24 @@ def read_stored(run: RunFolder) -> Stored:
 def differences(stored: Stored, spec: RunSpec, tasks: Tasks) -> list[str]:
     """One line for everything that a spec and its tasks say otherwise than the run."""
     lines = _differences(stored.spec.model_dump(), spec.model_dump())
-    kept = [line for line in lines if not line.startswith(PLACES)]
+    kept = [line for line in lines if line.partition(":")[0] not in PLACES]
     if stored.tasks.start.tasks != tasks.start.tasks:
-        kept.append(f"{START}: another harness to start from")
-    for name, old, new in zip(TEMPLATES, _templates(stored.spec), _templates(spec), strict=True):
-        if old != new:
-            kept.append(f"{name}: another text")
+        kept.append("start: another harness to start from")
+    old, new = _templates(stored.spec), _templates(spec)
+    kept += [f"{dotted(path)}: another text" for path in TEMPLATES if old.get(path) != new.get(path)]
     return kept + _changed_tasks(stored.tasks, tasks)
 
 
-def _templates(spec: RunSpec) -> list[str | None]:
-    """The text of each template of one's own, in the order of `TEMPLATES`. Raises `OSError`."""
-    judge = spec.roles.judge
-    paths = [spec.evolver.propose.prompt, judge.prompt if judge else None]
-    return [None if path is None else Path(path).read_text(encoding="utf-8") for path in paths]
+def _templates(spec: RunSpec) -> dict[Steps, str]:
+    """The texts of the templates of one's own, by their place in the spec. Raises `OSError`."""
+    texts: dict[Steps, str] = {}
+    for path in TEMPLATES:
+        value: Any = spec
+        for step in path:
+            value = getattr(value, str(step), None)
+        if value is not None:
+            texts[path] = Path(value).read_text(encoding="utf-8")
+    return texts
 
 
 def _differences(old: Any, new: Any, path: str = "") -> list[str]:

@@ -23,6 +23,7 @@ from openai import (
     RateLimitError,
 )
 from openai.types.chat import ChatCompletion
+from pydantic import SecretStr
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
 from tenacity.wait import wait_random_exponential
 
@@ -232,7 +233,7 @@ def _client(spec: Endpoint, base_url: str) -> AsyncOpenAI:
     chat = ChatOpenAI(
         model=spec.model,
         base_url=base_url,
-        api_key=key,  # type: ignore[arg-type]
+        api_key=SecretStr(key),
         timeout=spec.timeout,
         # langchain-openai shares one HTTP client among all chat models of an address, over event loops
         # and after it was closed; each role has its own.

@@ -187,7 +187,7 @@ def export(
 
     spec, tasks, _, versions = _read(run)
     state = _version(versions, version)
-    if to.exists() and any(to.iterdir()) if to.is_dir() else to.exists():
+    if any(to.iterdir()) if to.is_dir() else to.exists():
         fail(f"{to} exists already; nothing was written", BAD_INPUT)
     new = spec.model_copy(
         update={

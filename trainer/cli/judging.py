@@ -12,6 +12,7 @@ from .shared import BAD_INPUT, fail
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ...specs.schema import Judge as JudgeSpec
     from ..judging import ResponseRow, ScoredRow
 
 
@@ -47,7 +48,8 @@ def judge(
         fail(str(error), BAD_INPUT)
     except OSError as error:
         fail(f"{file}: cannot be read ({error.strerror})", BAD_INPUT)
-    scored = _scored(rows, by)
+    judges = [_read(path) for path in (by, other)]  # both, before anything is asked
+    scored = _scored(rows, judges[0])
     target = out or file.with_suffix(".judged.jsonl")
     try:
         write_atomic(target, "".join(s.as_json() + "\n" for s in scored))
@@ -57,13 +59,22 @@ def judge(
         typer.echo(line)
     typer.echo(f"verdicts: {target}")
     if other is not None:
-        theirs = _scored(rows, other)
+        theirs = _scored(rows, judges[1])
         typer.echo(f"beside {other}:")
         for line in [*(f"  {line}" for line in summary(theirs)), *compare(scored, theirs)]:
             typer.echo(line)
 
 
-def _scored(rows: Sequence[ResponseRow], by: Path | None) -> list[ScoredRow]:
+def _read(path: Path | None) -> JudgeSpec | None:
+    from ...specs.loader import SpecError, load_judge
+
+    try:
+        return None if path is None else load_judge(path)
+    except SpecError as error:
+        fail(str(error), BAD_INPUT)
+
+
+def _scored(rows: Sequence[ResponseRow], spec: JudgeSpec | None) -> list[ScoredRow]:
     """The rows, scored, with a bar while that takes."""
     from rich.console import Console
     from rich.progress import Progress
@@ -72,16 +83,14 @@ def _scored(rows: Sequence[ResponseRow], by: Path | None) -> list[ScoredRow]:
     from ...agents.scoring.judge import Judge
     from ...agents.scoring.scorer import Scorer
     from ...agents.usage import Usage
-    from ...specs.loader import SpecError, load_judge
     from ...specs.schema import Oracle, Reward
     from ..judging import score
 
     usage, role, judge = Usage(), None, None
-    if by is not None:
+    if spec is not None:
         try:
-            spec = load_judge(by)
             role = Role("judge", spec, usage)
-        except (SpecError, KeyMissingError) as error:
+        except KeyMissingError as error:
             fail(str(error), BAD_INPUT)
         judge = Judge(role, spec, None)
     scorer = Scorer(Oracle(kind="none"), usage, Reward().max_dropped, judge)

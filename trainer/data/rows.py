@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,24 +110,37 @@ def _from_verl(row: dict[str, Any], path: Path, number: int) -> TrainTask | str:
         names = (extra.get("original_id"), extra.get("index"), f"line-{number}")
         name = next(name for name in names if name is not None)
         source = str(row.get("data_source") or path.stem)
-        rubric = [
-            Criterion(text=entry["criterion"], points=float(entry["points"]))
-            for entry in row["reward_model"]["rubrics"]
-        ]
-        distinct = {criterion.id: criterion for criterion in rubric}
-        return TrainTask(
-            id=_task_id(f"{source}-{name}"),
-            domain=str(row.get("ability") or "general"),
-            prompt=prompt,
-            rubric=tuple(distinct.values()),
-            quality=derive_quality(prompt),
-            pool=derive_pool(prompt),
-            source=path.name,
-        )
+        rubric = [read_criterion(entry) for entry in row["reward_model"]["rubrics"]]
+        domain = str(row.get("ability") or "general")
+        return _derived(_task_id(f"{source}-{name}"), domain, prompt, rubric, path)
     except ValidationError as error:
         return _why(error)
     except (AttributeError, KeyError, IndexError, TypeError, ValueError):
         return "a field of the verl schema is missing or has the wrong type"
+
+
+def read_criterion(entry: dict[str, Any]) -> Criterion:
+    """A criterion under this project's keys, or under those of HealthBench and verl (`criterion`).
+
+    Raises `ValidationError`, or `KeyError`, `TypeError`, `ValueError`, `AttributeError`.
+    """
+    ours = {key: entry[key] for key in ("check", "gate") if key in entry}
+    text = entry.get("text") or entry["criterion"]
+    return Criterion.model_validate({"text": text, "points": float(entry["points"]), **ours})
+
+
+def _derived(name: str, domain: str, prompt: str, rubric: Sequence[Criterion], path: Path) -> TrainTask:
+    """A task whose quality and pool come from the words of its prompt. Raises `ValidationError`."""
+    distinct = {criterion.id: criterion for criterion in rubric}
+    return TrainTask(
+        id=name,
+        domain=domain,
+        prompt=prompt,
+        rubric=tuple(distinct.values()),
+        quality=derive_quality(prompt),
+        pool=derive_pool(prompt),
+        source=path.name,
+    )
 
 
 def _why(error: ValidationError) -> str:
@@ -179,17 +192,8 @@ def _from_ifeval(row: dict[str, Any], path: Path, number: int) -> TrainTask | st
             )
             for name, given in zip(ids, arguments, strict=True)
         ]
-        distinct = {criterion.id: criterion for criterion in rubric}
-        prompt = row["prompt"]
-        return TrainTask(
-            id=f"ifeval-{row.get('key', f'line-{number}')}",
-            domain="instruction-following",
-            prompt=prompt,
-            rubric=tuple(distinct.values()),
-            quality=derive_quality(prompt),
-            pool=derive_pool(prompt),
-            source=path.name,
-        )
+        name = f"ifeval-{row.get('key', f'line-{number}')}"
+        return _derived(name, "instruction-following", row["prompt"], rubric, path)
     except ValidationError as error:
         return _why(error)
     except (AttributeError, TypeError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from ...memory.events import complete_lines, fold_versions, read_log
+from ...memory.events import complete_lines, next_version, read_log, start_state
 from ...memory.records import Accepted, AnyRecord, Decision, Record, StepSummary
 from ...memory.rollouts import Rollout, RolloutStore
-from ...specs.harness import UpdateError
+from ...specs.harness import HarnessState, UpdateError
 from ...specs.schema import RunSpec
 from ...specs.tasks import Criterion, Task, TaskFile
 from ...specs.updates import brought_in
@@ -66,6 +66,25 @@ class RunData:
         return {task.id: task for task in (*self.tasks.train, *self.tasks.held_out)}
 
     @cached_property
+    def harness(self) -> tuple[list[HarnessState], list[str]]:
+        """Every harness version, and a note for each one that could not be rebuilt."""
+        notes: list[str] = []
+        tasks = {task.id: task for task in self.tasks.train}
+        try:
+            states = [start_state(tasks, self.records)]
+        except UpdateError as error:
+            notes.append(f"Harness version 0 cannot be rebuilt: {error}.")
+            states = [HarnessState(tasks)]
+        for accepted in self.of(Accepted):
+            number = len(states)
+            try:
+                states.append(next_version(states, accepted))
+            except UpdateError as error:
+                notes.append(f"Harness version {number} cannot be rebuilt: {error}.")
+                states.append(replace(states[-1], version=number))
+        return states, notes
+
+    @cached_property
     def criteria(self) -> dict[str, Criterion]:
         """Every criterion the folder knows the text of, by id: seed, pool and proposed ones."""
         known = [c for task in self.by_task.values() for c in (*task.rubric, *task.pool.criteria)]
@@ -73,11 +92,8 @@ class RunData:
         updates = [decision.update for decision in self.of(Decision)]
         updates += [update for accepted in self.of(Accepted) for update in accepted.updates]
         known += [criterion for update in updates for criterion in brought_in(update)]
-        try:
-            versions = fold_versions({task.id: task for task in self.tasks.train}, self.records)
-        except UpdateError:
-            versions = []  # told elsewhere
-        known += [c for v in versions for task_id in v.changes for c in v.all_criteria(task_id)]
+        states, _ = self.harness
+        known += [c for state in states for task_id in state.changes for c in state.all_criteria(task_id)]
         return {criterion.id: criterion for criterion in known}
 
 

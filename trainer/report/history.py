@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import fmean
 
-from ...memory.events import next_version, start_state
 from ...memory.records import Accepted, Decision, Group
 from ...memory.rollouts import Rollout
 from ...specs.guidance import Guidance
-from ...specs.harness import HarnessState, UpdateError
+from ...specs.harness import HarnessState
 from ...specs.tasks import Criterion
 from ...specs.updates import Update, describe
 from .data import RunData
@@ -94,23 +93,10 @@ class Timeline:
 
 def fold(data: RunData) -> tuple[list[Version], list[str]]:
     """Every harness version from the seed on, and a note for each one that could not be rebuilt."""
-    notes: list[str] = []
-    tasks = {task.id: task for task in data.tasks.train}
-    try:
-        states = [start_state(tasks, data.records)]
-    except UpdateError as error:
-        notes.append(f"Harness version 0 cannot be rebuilt: {error}.")
-        states = [HarnessState(tasks)]
+    states, notes = data.harness
     versions = [Version(0, 0, (), states[0])]
-    for accepted in data.of(Accepted):
-        number = len(versions)
-        try:
-            state = next_version(states, accepted)
-        except UpdateError as error:
-            notes.append(f"Harness version {number} cannot be rebuilt: {error}.")
-            state = replace(states[-1], version=number)
-        states.append(state)
-        versions.append(Version(number, accepted.step + 1, tuple(accepted.updates), state))
+    for accepted, state in zip(data.of(Accepted), states[1:], strict=True):
+        versions.append(Version(state.version, accepted.step + 1, tuple(accepted.updates), state))
     return versions, notes
 
 
