@@ -11,8 +11,8 @@ import pytest
 from harnessrl import specs
 from harnessrl.agents.scoring.checks import missing_resource, run_check
 from harnessrl.agents.scoring.oracle import measure_quality
-from harnessrl.specs.loader import load_task_file
-from harnessrl.specs.tasks import Criterion, MentionsCheck, Quality, Task, TrainTask
+from harnessrl.specs.loader import dump_yaml, load_task_file
+from harnessrl.specs.tasks import Criterion, MentionsCheck, Quality, Task
 
 PATH = Path(specs.__file__).parent / "tasks" / "starter.yaml"
 TASK_FILE = load_task_file(PATH)
@@ -108,8 +108,8 @@ def test_no_measure_of_the_oracle_is_a_criterion(task: Task) -> None:
             assert frozenset(criterion.check.terms) not in concepts
 
 
-@pytest.mark.parametrize("task", TASK_FILE.train, ids=ids)
-def test_pools(task: TrainTask) -> None:
+@pytest.mark.parametrize("task", TASKS, ids=ids)
+def test_pools(task: Task) -> None:
     pool: tuple[Criterion, ...] = task.pool.criteria
     assert 6 <= len(pool) <= 9
     assert 2 <= len(task.pool.checklists) <= 3
@@ -121,9 +121,20 @@ def test_pools(task: TrainTask) -> None:
     assert {abs(criterion.points) for criterion in pool} == {2.0, 3.0}
 
 
-def test_held_out_tasks_have_no_pool_and_there_is_no_shared_one() -> None:
-    for pool in (TASK_FILE.shared_pool, *(task.pool for task in TASK_FILE.held_out)):
-        assert not pool.criteria and not pool.checklists
+def test_there_is_no_shared_pool() -> None:
+    assert not TASK_FILE.shared_pool.criteria and not TASK_FILE.shared_pool.checklists
+
+
+def test_the_two_lists_may_be_swapped(tmp_path: Path) -> None:
+    """Held-out tasks carry all that training on them would need."""
+    swapped = {
+        "train": [task.model_dump(mode="json", exclude_none=True) for task in TASK_FILE.held_out],
+        "held_out": [task.model_dump(mode="json", exclude_none=True) for task in TASK_FILE.train],
+    }
+    (tmp_path / "swapped.yaml").write_text(dump_yaml(swapped))
+    other = load_task_file(tmp_path / "swapped.yaml")
+    pairs = [*zip(other.train, TASK_FILE.held_out, strict=True)]
+    assert all(now.model_dump() == was.model_dump() for now, was in pairs)
 
 
 def test_no_comment_stands_between_the_tasks() -> None:
