@@ -318,7 +318,7 @@ def test_unscored_verdicts_are_dropped_group_by_group_as_in_training(tmp_path: P
 
 
 def test_an_update_for_several_tasks_is_not_accepted_on_one_tasks_evidence(tmp_path: Path) -> None:
-    """On `a` beta goes with quality, on `b` against it (DESIGN section 6: measured on neighbours too)."""
+    """On `a` beta goes with quality, on `b` against it."""
 
     def write(request: Request, rng: np.random.Generator) -> str:
         quality = int(request.key[-1]) % 8

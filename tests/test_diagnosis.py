@@ -137,7 +137,7 @@ levels = st.sampled_from([0.0, 0.5, 1.0])
 
 @given(st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0, X]), levels), min_size=2, max_size=9))
 def test_every_pair_has_exactly_one_class(group: list[tuple[float, float]]) -> None:
-    """... the one that the table of DESIGN section 4 gives, read pair by pair."""
+    """... the one that the table of failure classes gives, read pair by pair."""
     scores = [s for s, _ in group if not math.isnan(s)]
     tied = len(set(scores)) < 2
     where = "spread" if not tied else {0.0: "low", 1.0: "high"}.get(scores[0] if scores else 0.5, "mid")

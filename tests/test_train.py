@@ -48,7 +48,7 @@ def edit(spec: Path, old: str, new: str) -> None:
 
 
 def test_a_run_folder_holds_everything(finished: tiny.Finished) -> None:
-    """DESIGN, section 11. There is no `rng`: every stream is keyed, so nothing has to be kept."""
+    """There is no `rng`: every stream is keyed, so nothing has to be kept."""
     files = {str(p.relative_to(finished.run)) for p in finished.run.rglob("*") if p.is_file()}
     for name in (
         "spec.yaml",

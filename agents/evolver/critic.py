@@ -220,7 +220,7 @@ class _Trial:
                 raise UnmeasurableError("the next step's rollouts would be the same")
         # Plain ones are always there: the guards compare with them.
         self.kinds: list[Kind] = list(dict.fromkeys(((), *self.mix, *self.mix_after)))
-        self._texts: dict[Kind, list[str]] = {kind: [] for kind in self.kinds}
+        self._seen: dict[Kind, _Fresh] = {}
 
     def look(self, n: int) -> Outcome:
         """Bring the fresh rollouts of every kind up to `n`, measure, decide."""
@@ -255,21 +255,27 @@ class _Trial:
             raise UnmeasurableError(f"{share:.0%} of the fresh rollouts have unscored verdicts")
 
     def _fresh(self, n: int, kind: Kind) -> _Fresh:
-        """The first `n` fresh rollouts of a kind; those of an earlier look are kept."""
-        texts = self._texts[kind]
+        """The first `n` fresh rollouts of a kind; those of an earlier look are not scored again."""
+        seen = self._seen.get(kind)
+        have = 0 if seen is None else len(seen.quality_N)
         prompt = guided_prompt(self.task.prompt, kind)
         number = self.kinds.index(kind)
-        requests = [Request(prompt, ("critic", *self.key, number, i)) for i in range(len(texts), n)]
+        requests = [Request(prompt, ("critic", *self.key, number, i)) for i in range(have, n)]
         try:
             samples = self.critic.policy.sample(requests, self.critic.spec.seed)
         except PromptError as error:
             raise UnmeasurableError(str(error)) from None
-        texts += [sample.text for sample in samples]
+        texts = [sample.text for sample in samples]
         scorer = self.critic.scorer
         quality_N = scorer.quality(self.task, texts)
         if np.isnan(quality_N).all():
             raise UnmeasurableError(f"the oracle says nothing about {self.task.id}")
-        return _Fresh(quality_N, scorer.verdicts(self.task, self.criteria, texts, "critic"))
+        met_NK = scorer.verdicts(self.task, self.criteria, texts, "critic")
+        if seen is not None:
+            quality_N = np.concatenate([seen.quality_N, quality_N])
+            met_NK = np.concatenate([seen.met_NK, met_NK])
+        self._seen[kind] = _Fresh(quality_N, met_NK)
+        return self._seen[kind]
 
     def _groups(
         self, mix: Mix, drawn: dict[Kind, _Drawn], rng: np.random.Generator
