@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Sequence
 
@@ -17,7 +18,10 @@ from .reward import Floats, group_rewards
 
 
 class Scorer:
-    """Scores responses; counts every verdict by purpose, and why verdicts are missing."""
+    """Scores responses; counts every verdict by purpose, and why verdicts are missing.
+
+    Several threads may use it.
+    """
 
     def __init__(
         self, oracle: Oracle, usage: Usage, max_dropped: float, judge: Judge | None = None
@@ -27,10 +31,12 @@ class Scorer:
         self.max_dropped = max_dropped
         self.judge = judge
         self.causes: dict[str, Counter[str]] = {}  # by purpose, since they were last taken
+        self._counting = threading.Lock()
 
     def take_causes(self, purpose: str) -> dict[str, int]:
         """Why verdicts for a purpose were unscored since the last call, the commonest kind first."""
-        return dict(self.causes.pop(purpose, Counter()).most_common())
+        with self._counting:
+            return dict(self.causes.pop(purpose, Counter()).most_common())
 
     def verdicts(
         self, task: Task, rubric: Sequence[Criterion], responses: Sequence[str], purpose: Purpose
@@ -57,7 +63,8 @@ class Scorer:
                 items.append(Item(task.prompt, response, tuple(rubric[k].text for k in judged)))
                 asked.append((i, judged))
         calls = sum(len(rubric) for _, rubric, _ in questions)
-        self.usage.judge_calls[purpose] = self.usage.judge_calls.get(purpose, 0) + calls
+        with self._counting:
+            self.usage.judge_calls[purpose] = self.usage.judge_calls.get(purpose, 0) + calls
         if items and self.judge is None:
             cause = "needs a judge role, and none is configured"
             for item in items:
@@ -70,7 +77,8 @@ class Scorer:
 
     def _known(self, verdict: Verdict, purpose: str) -> float:
         if verdict.met is None:
-            self.causes.setdefault(purpose, Counter())[_kind(verdict.cause)] += 1
+            with self._counting:
+                self.causes.setdefault(purpose, Counter())[_kind(verdict.cause)] += 1
             return np.nan
         return float(verdict.met)
 
