@@ -19,7 +19,7 @@ from harnessrl.specs.schema import Reward
 from harnessrl.specs.tasks import TaskFile
 from harnessrl.trainer import train
 from harnessrl.trainer.runfolder import RunFolder, latest_checkpoint
-from harnessrl.trainer.train import _cannot_judge
+from harnessrl.trainer.train import cannot_judge
 from scripted_endpoint import Body, Reply, ScriptedEndpoint, asked, judging
 from test_controller import World
 from tiny import data_file
@@ -373,7 +373,7 @@ def test_three_steps_in_a_row_stop_a_run(
     shares: list[float], limit: float, stops: bool, world: World
 ) -> None:
     spec = world.spec.model_copy(update={"reward": Reward(max_unscored=limit)})
-    told = _cannot_judge([row(share, a=3, b=2, c=1, d=1) for share in shares], spec)
+    told = cannot_judge([row(share, a=3, b=2, c=1, d=1) for share in shares], spec)
     assert (told is not None) == stops
     if told is not None:
         assert f"{shares[-1]:.0%} of" in told and "3 x a, 2 x b, 1 x c" in told and "1 x d" not in told

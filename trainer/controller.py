@@ -126,20 +126,23 @@ class Controller:
             claims.append(self._groups[step, slot].claim)
         return claims
 
-    def submit(self, samples: Sequence[Submission]) -> None:
-        """Take rollouts in; judge each group as soon as it is complete.
+    def submit(self, samples: Sequence[Submission]) -> int:
+        """Take rollouts in; judge each group as soon as it is complete. Says how many were new.
 
         Raises `ClaimError` for a slot or sample that was not claimed.
         """
+        new = 0
         for s in samples:
             if 0 <= s.step <= self._last_done:
                 continue  # a late duplicate: the step is over
             group = self._groups.get((s.step, s.slot))
             if group is None or not 0 <= s.sample < len(group.claim.requests):
                 raise ClaimError(f"step {s.step}, slot {s.slot}, sample {s.sample}: not claimed")
+            new += s.sample not in group.responses
             group.responses.setdefault(s.sample, s.response)
             if group.judged is None and group.complete:
                 group.judged = self.judge(partial(self._judge, group))
+        return new
 
     def advantages(self, step: int) -> Floats:
         """advantages_SG of a step, slots in order. Waits for the judging of groups that are complete.
@@ -169,7 +172,7 @@ class Controller:
         return np.stack([row for row in rows if row is not None])
 
     def needs_policy(self, step: int) -> bool:
-        """Will something be measured on the policy once `step` is done? (An evolver's look, a request.)"""
+        """Will something be measured on the policy once `step` is done (a look, a person's request)?"""
         done = step + 1
         if done >= self.spec.engine.steps:
             return False
@@ -207,7 +210,8 @@ class Controller:
         done = step + 1
         # After the last step there is nothing left that a change could act on.
         if done < self.spec.engine.steps:
-            self._answer_people(step, tell)
+            if self.critic.policy.version == done:  # else there is nothing to measure on: they wait
+                self._answer_people(step, tell)
             if self.evolver and done % self.spec.evolver.every == 0:
                 self._evolve(step, say)
         evolve_seconds = time.monotonic() - evolve_started
