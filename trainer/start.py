@@ -31,11 +31,12 @@ from ..memory.index import MemoryIndex
 from ..memory.records import AnyRecord, Probe, Resumed, RunStarted
 from ..memory.rollouts import RolloutStore
 from ..prompts import fullest_prompt
+from ..specs.engines import LocalEngine as LocalSpec
+from ..specs.engines import SimEngine as SimSpec
 from ..specs.harness import HarnessState
 from ..specs.harnessfile import to_file
 from ..specs.loader import dump_yaml
 from ..specs.schema import RunSpec
-from ..specs.schema import SimEngine as SimSpec
 from .controller import Controller
 from .data.load import Tasks
 from .engine import TrainingEngine
@@ -194,6 +195,8 @@ def _engine(spec: RunSpec, tasks: Tasks, past: _Past) -> TrainingEngine:
         if past.checkpoint is not None:
             sim.load_optimizer(past.checkpoint)
         return sim
+    if not isinstance(spec.engine, LocalSpec):
+        raise TypeError(f"engine.kind {spec.engine.kind} does not run in this process")
     if past.checkpoint is None:
         model, tokenizer = load(resolve(spec.roles.policy.model))
         return Engine(model, tokenizer, spec.engine)

@@ -13,8 +13,8 @@ import torch
 from safetensors import SafetensorError
 
 from ...agents.policy import PromptError, Request, Sample
+from ...specs.engines import LocalEngine
 from ...specs.sampling import stream
-from ...specs.schema import LocalEngine
 from ..engine import Example, UpdateStats
 from .generate import response_logprobs, sample_tokens
 from .grpo import Batch, check_tokens, clipped_loss, k3, make_batch

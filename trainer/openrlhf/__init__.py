@@ -1,0 +1,1 @@
+"""The engine `openrlhf`: what `harnessrl launch` starts, and how."""
