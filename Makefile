@@ -49,8 +49,11 @@ $(READY): $(VENV)/bin/python pyproject.toml constraints.txt
 	$(BIN)/pip install -qq $(PIP_ARGS) -e .
 	touch $@
 
+# OpenRLHF without what it runs on (a GPU's CUDA, Ray, vLLM): the tests read its parser. Its wheel puts a
+# package `tests` beside itself, which is not ours to keep.
 $(DEV_READY): $(READY)
 	$(BIN)/pip install -qq $(PIP_ARGS) -e ".[dev]"
+	$(BIN)/pip install -qq --no-deps openrlhf==0.11.2
 	touch $@
 
 clean:

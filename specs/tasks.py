@@ -62,6 +62,7 @@ T = TypeVar("T")
 #: A YAML list, kept as a tuple. (Strict mode would take tuples only; the items stay strict.)
 Many = Annotated[tuple[T, ...], Field(strict=False)]
 AtLeastOne = Annotated[tuple[T, ...], Field(strict=False, min_length=1)]
+EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 # --- checks: programs that decide one criterion -------------------------------------------------

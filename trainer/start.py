@@ -32,7 +32,7 @@ from ..memory.index import MemoryIndex
 from ..memory.records import AnyRecord, Probe, Resumed, RunStarted, StepSummary
 from ..memory.rollouts import RolloutStore
 from ..prompts import fullest_prompt
-from ..specs.engines import LocalEngine
+from ..specs.engines import LocalEngine as LocalSpec
 from ..specs.engines import SimEngine as SimSpec
 from ..specs.harness import HarnessState
 from ..specs.harnessfile import to_file
@@ -220,8 +220,8 @@ def make_engine(spec: RunSpec, tasks: Tasks, past: Past) -> TrainingEngine:
         if past.checkpoint is not None:
             sim.load_optimizer(past.checkpoint)
         return sim
-    if not isinstance(spec.engine, LocalEngine):
-        raise ValueError(f"engine.kind {spec.engine.kind} trains elsewhere: harnessrl launch")
+    if not isinstance(spec.engine, LocalSpec):
+        raise TypeError(f"engine.kind {spec.engine.kind} does not run in this process")
     if past.checkpoint is None:
         model, tokenizer = load(resolve(spec.roles.policy.model))
         return Engine(model, tokenizer, spec.engine)

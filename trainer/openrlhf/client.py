@@ -6,7 +6,6 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import httpx
@@ -51,16 +50,26 @@ def _headers() -> dict[str, str]:
     return {"authorization": f"Bearer {token}"} if token else {}
 
 
-def _waits(path: str) -> Iterator[float]:
-    """Jittered exponential backoff (seconds), until `PATIENCE` is at its end."""
-    began, longest = time.monotonic(), 0.2
-    while time.monotonic() - began < PATIENCE:
-        yield longest * random.uniform(0.5, 1.0)
-        longest = min(MAX_BACKOFF, 2 * longest)
-    raise ControllerError(f"{_address()}{path}: no answer for {PATIENCE:g} s")
+class _Patience:
+    """How long to wait before asking again: jittered exponential backoff, up to `PATIENCE`."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._since = time.monotonic()
+        self._longest = 0.2
+
+    def wait(self, answered: bool) -> float:
+        """Seconds. A controller that answers (it is busy) is no outage, however long it takes."""
+        if answered:
+            self._since = time.monotonic()
+        elif time.monotonic() - self._since > PATIENCE:
+            raise ControllerError(f"{_address()}{self.path}: no answer for {PATIENCE:g} s")
+        wait = self._longest * random.uniform(0.5, 1.0)
+        self._longest = min(MAX_BACKOFF, 2 * self._longest)
+        return wait
 
 
-def _is_outage(response: httpx.Response) -> bool:
+def _is_busy(response: httpx.Response) -> bool:
     return response.status_code in (429, 502, 503, 504)
 
 
@@ -90,16 +99,16 @@ class AsyncClient:
         await self._post("/v1/submit", rollout, Progress)
 
     async def _post(self, path: str, body: BaseModel, reply: type[Reply]) -> Reply:
-        for wait in _waits(path):
+        patience = _Patience(path)
+        while True:
             try:
                 response = await self._http.post(path, json=body.model_dump())
-            except httpx.TransportError:
-                pass
-            else:
-                if not _is_outage(response):
+                if not _is_busy(response):
                     return _read(response, reply)
-            await asyncio.sleep(wait)
-        raise AssertionError("unreachable: _waits raises")
+                answered = True
+            except httpx.TransportError:
+                answered = False
+            await asyncio.sleep(patience.wait(answered))
 
 
 class Client:
@@ -138,16 +147,16 @@ class Client:
 
     def _send(self, method: str, path: str, body: BaseModel | None = None) -> httpx.Response:
         content: Any = None if body is None else body.model_dump()
-        for wait in _waits(path):
+        patience = _Patience(path)
+        while True:
             try:
                 response = self._http.request(method, path, json=content)
-            except httpx.TransportError:
-                pass
-            else:
-                if not _is_outage(response):
+                if not _is_busy(response):
                     return response
-            time.sleep(wait)
-        raise AssertionError("unreachable: _waits raises")
+                answered = True
+            except httpx.TransportError:
+                answered = False
+            time.sleep(patience.wait(answered))
 
 
 class _Anything(BaseModel):

@@ -24,14 +24,14 @@ import numpy as np
 from ...agents.policy import PolicyError, Request, Sample
 from ...agents.roles.client import Answer, Question, Role
 from ...agents.usage import Usage
-from ...specs.engines import OpenrlhfEngine
+from ...specs.openrlhf import OpenrlhfEngine
 from ...specs.sampling import stream
 from ...specs.schema import Endpoint
 from ..chat import Chat
 from .wire import Fingerprint
 
-#: The Python that has vLLM, where it is not the controller's own.
-PYTHON_ENV = "HARNESSRL_ENGINE_PYTHON"
+#: Environment variable that names the Python which has vLLM, where it is not the controller's own.
+PYTHON_ENV = "OPENRLHF_PYTHON"
 NAME = "policy"
 #: Mean difference of log-probabilities (nats) below which two servers have the same weights: both compute
 #: in bf16, with other batches.
@@ -166,7 +166,7 @@ class FrozenPolicy:
         self.stop()
         limit = self.engine.serve.timeout
         raise PolicyServerError(
-            f"the frozen policy's server did not answer in engine.serve.timeout {limit:g} s; see {self.log}"
+            f"the frozen policy's server was silent for engine.serve.timeout {limit:g} s; see {self.log}"
         )
 
     def stop(self) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import uvicorn
 
-from ...specs.engines import OpenrlhfEngine
+from ...specs.openrlhf import OpenrlhfEngine
 from ..chat import Chat
 from ..local.model import resolve
 from ..runfolder import RunFolder, locked
@@ -67,7 +67,6 @@ def serve(root: Path, host: str, port: int, resume: bool, say: Callable[[str], N
         parts = stack.enter_context(assemble(spec, tasks, run, past, frozen, runner))
         session = Session(spec, tasks, run, parts, frozen, say)
         stack.callback(session.close)
-        session.begin(stored.with_probe)
         app = build_app(session, token, stored.with_probe)
         say(f"the controller of {root} listens on http://{host}:{port}; {session.step} steps are done")
         uvicorn.run(app, host=host, port=port, log_level="warning")

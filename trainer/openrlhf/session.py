@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
 
 from ...agents.policy import Sample
 from ...agents.scoring.diagnosis import as_known
@@ -18,7 +17,7 @@ from ...memory.events import complete_lines
 from ...memory.files import write_atomic
 from ...memory.records import RunFinished
 from ...specs.schema import RunSpec
-from ..controller import StepStats
+from ..controller import ClaimError, StepStats
 from ..data.load import Tasks
 from ..probe import probe_run
 from ..report.build import build_report
@@ -37,9 +36,6 @@ from .wire import (
     StepReport,
     SubmitRequest,
 )
-
-#: Cannot be asked now; ask again.
-Busy = Literal["busy"]
 
 
 class RunEndedError(Exception):
@@ -90,7 +86,13 @@ class Session:
 
     def claim(self, where: SlotSample) -> ClaimReply:
         """What a rollout is; asked again, the same. Raises `ClaimError` or `RunEndedError`."""
-        self._alive()
+        self.alive()
+        size = self.spec.engine.group_size
+        if where.step != self.step or where.sample >= size:
+            raise ClaimError(
+                f"step {where.step}, sample {where.sample}: the open step is {self.step}, "
+                f"with samples 0 to {size - 1}"
+            )
         claim = self.parts.controller.claim(where.step, [where.slot])[0]
         g = self.spec.interfaces.g
         prompt = claim.requests[where.sample].prompt
@@ -105,14 +107,14 @@ class Session:
 
     def submit(self, rollout: SubmitRequest) -> None:
         """Take a rollout in; again, it changes nothing. Raises `ClaimError` or `RunEndedError`."""
-        self._alive()
+        self.alive()
         if self._take(rollout):
             self._journal.write(rollout.model_dump_json() + "\n")
             self._journal.flush()  # a killed process loses nothing that was acknowledged
 
     def advantages(self, step: int) -> AdvantagesReply | None:
         """A step's advantages and rewards, or None while rollouts are out or being judged."""
-        self._alive()
+        self.alive()
         controller = self.parts.controller
         if not controller.is_judged(step):
             return None
@@ -156,7 +158,12 @@ class Session:
             self.ended = blind
 
     def saved(self, step: int, checkpoint: Saved) -> None:
-        """OpenRLHF's checkpoint after `step` steps is complete: so is the run's. Raises `OSError`."""
+        """OpenRLHF's checkpoint after `step` steps is complete: so is the run's.
+
+        Raises `ClaimError` or `OSError`.
+        """
+        if step != self.step:
+            raise ClaimError(f"a checkpoint after {step} steps, and {self.step} are done")
         cursors = {"steps": step, "usage": asdict(self.parts.usage)}
 
         def point_to(folder: Path) -> None:
@@ -181,13 +188,14 @@ class Session:
         self.say(f"the report: {build_report(self.run.root)}")
         self.finished = True
 
+    def alive(self) -> None:
+        """Raises `RunEndedError` once nothing more can be done."""
+        if self.ended is not None:
+            raise RunEndedError(self.ended)
+
     def close(self) -> None:
         """Let go of files."""
         self._journal.close()
-
-    def _alive(self) -> None:
-        if self.ended is not None:
-            raise RunEndedError(self.ended)
 
     def _take(self, rollout: SubmitRequest) -> bool:
         """Hand a rollout to the controller; false if it was there already."""

@@ -14,13 +14,13 @@ import openrlhf.trainer.ppo_trainer as ppo
 import ray
 
 from .client import Client
-from .wire import CPU_ENV
+from .wire import DEVICE_ENV
 from .worker import HarnessTrainer
 
 
 def main(argv: Sequence[str]) -> None:
     """Train to the end, and tell the controller where the trained policy lies."""
-    if os.environ.get(CPU_ENV):
+    if os.environ.get(DEVICE_ENV) == "cpu":
         # As many made-up GPUs as there are processes; Ray only counts them.
         ray.init(num_cpus=16, num_gpus=4, include_dashboard=False, object_store_memory=200 * 2**20)
     # `train_ppo_ray` imports the class when it runs.

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 #: Environment variables by which OpenRLHF's processes find the controller.
 CONTROLLER_ENV = "HARNESSRL_CONTROLLER"
 TOKEN_ENV = "HARNESSRL_TOKEN"
-#: Set on a machine without a GPU (`engine.device: cpu`).
-CPU_ENV = "HARNESSRL_CPU"
+#: `cpu` on a machine without a GPU (`engine.device`).
+DEVICE_ENV = "HARNESSRL_DEVICE"
 
 
 class Wire(BaseModel):
