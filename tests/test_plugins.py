@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,14 @@ def test_two_packages_of_one_name_are_told_apart(tmp_path: Path, path: pytest.Mo
     assert verdict.cause == "same: several installed packages declare this check: first 1.2, second 1.2"
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The package for all examples of a test; what is looked up is forgotten after the last one."""
+    look_again()
+    yield package(tmp_path_factory.mktemp("shared"))
+    look_again()
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -233,34 +242,16 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.text(), JSON, max_size=3), st.text(), st.text())
 def test_no_arguments_and_no_text_let_anything_escape(
-    args: dict[str, Any], prompt: str, response: str
+    shared: Path, args: dict[str, Any], prompt: str, response: str
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(_shared_package()))
+        patch.syspath_prepend(str(shared))
         for name in (*POINTS, "missing"):
             check = PluginCheck(kind="plugin", name=name, args=args)
             verdict = run_check(check, prompt, response)
             assert (verdict.met is None) == bool(verdict.cause) and "\n" not in verdict.cause
             fault = plugins.fault(name, None) or plugins.fault(name, args)
             assert not fault or verdict.met is None
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    global _folder
-    _folder = package(tmp_path_factory.mktemp("shared"))
-    yield
-    look_again()
-
-
-_folder: Path | None = None
-
-
-def _shared_package() -> Path:
-    assert _folder is not None
-    if "ends" not in plugins._declared():
-        look_again()
-    return _folder
 
 
 # --- in files -------------------------------------------------------------------------------------
@@ -429,6 +420,27 @@ def test_nothing_is_looked_up_before_a_plugin_check_is_met() -> None:
     )
     starter = Path(plugins.__file__).parents[2] / "specs" / "tasks" / "starter.yaml"
     subprocess.run([sys.executable, "-c", code, str(starter)], check=True, timeout=60)
+
+
+def test_the_check_of_the_docs_works_as_told(tmp_path: Path) -> None:
+    text = (Path(__file__).parent.parent / "docs" / "judging.md").read_text()
+    code, point, spec = (text.split(f"```{kind}\n")[-1 - at].split("```")[0] for kind, at in BLOCKS)
+    declared = tomllib.loads(point)["project"]["entry-points"][plugins.GROUP]
+    env = processes_with(distribution(tmp_path / "site", "mine", declared, my_checks=code))
+    (criterion,) = yaml.safe_load(spec)
+    texts = ("So I said ha ha ha.", "Haha", "d\u00e9j\u00e0 ha ha")
+    rows = [{"prompt": "p", "response": text, "rubric": [criterion]} for text in texts]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = tiny.harnessrl("judge", file, **env)
+    assert done.returncode == 0, done.stderr
+    mets = [row["verdicts"][0]["met"] for row in tiny.rows(tmp_path / "rows.judged.jsonl")]
+    assert mets == [True, False, None]
+    assert "unscored: 1 x ends: only plain ASCII can be told" in done.stderr
+
+
+#: Blocks of docs/judging.md, counted from its end.
+BLOCKS = (("python", 0), ("toml", 0), ("yaml", 1))
 
 
 def test_a_check_needs_nothing_of_this_project(tmp_path: Path) -> None:
