@@ -12,9 +12,12 @@ from ...specs.schema import Oracle
 from ...specs.tasks import Criterion, Task
 from ..usage import Purpose, Usage
 from .checks import Verdict, run_check
+from .extract import Extract, Part, check_extracts
 from .judge import Item, Judge
 from .oracle import measure_quality
 from .reward import Floats, group_rewards
+
+_NO_JUDGE = Verdict(None, "needs a judge role, and none is configured")
 
 
 class Scorer:
@@ -49,15 +52,26 @@ class Scorer:
     def verdicts_of(
         self, questions: Sequence[tuple[Task, Sequence[Criterion], str]], purpose: str
     ) -> list[Floats]:
-        """met_K of each (task, rubric, response). What a judge has to decide is asked all at once."""
+        """met_K of each (task, rubric, response).
+
+        What a judge has to decide is asked all at once, and then what it has to extract.
+        """
         found: list[Floats] = []
         items: list[Item] = []
         asked: list[tuple[int, list[int]]] = []  # question, and which of its criteria are judged
+        extracts: list[Extract] = []
+        places: list[tuple[int, int]] = []  # question and criterion of each
         for i, (task, rubric, response) in enumerate(questions):
             met_K = np.full(len(rubric), np.nan)
             for k, criterion in enumerate(rubric):
-                if criterion.check is not None:
+                if criterion.check is None:
+                    continue
+                if criterion.extract is None:
                     met_K[k] = self._known(run_check(criterion.check, task.prompt, response), purpose)
+                else:
+                    part = Part(task.prompt, response, criterion.extract)
+                    extracts.append(Extract(part, criterion.check))
+                    places.append((i, k))
             found.append(met_K)
             if judged := [k for k, criterion in enumerate(rubric) if criterion.check is None]:
                 items.append(Item(task.prompt, response, tuple(rubric[k].text for k in judged)))
@@ -66,13 +80,17 @@ class Scorer:
         with self._counting:
             self.usage.judge_calls[purpose] = self.usage.judge_calls.get(purpose, 0) + calls
         if items and self.judge is None:
-            cause = "needs a judge role, and none is configured"
             for item in items:
                 for _ in item.criteria:
-                    self._known(Verdict(None, cause), purpose)
+                    self._known(_NO_JUDGE, purpose)
         elif items and self.judge is not None:
             for (i, judged), row in zip(asked, self.judge.decide(items, purpose), strict=True):
                 found[i][judged] = [self._known(verdict, purpose) for verdict in row]
+        extracted = [_NO_JUDGE] * len(extracts)
+        if self.judge is not None:
+            extracted = check_extracts(self.judge, extracts, purpose)
+        for (i, k), verdict in zip(places, extracted, strict=True):
+            found[i][k] = self._known(verdict, purpose)
         return found
 
     def _known(self, verdict: Verdict, purpose: str) -> float:
