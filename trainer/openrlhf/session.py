@@ -7,15 +7,17 @@ which nothing else is let in. Shapes: S slots a step, G samples a slot.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Protocol
 
-from ...agents.policy import Sample
+from ...agents.policy import Policy, Sample
 from ...agents.scoring.diagnosis import as_known
 from ...memory.events import complete_lines
 from ...memory.files import write_atomic
 from ...memory.records import RunFinished
+from ...specs.engines import GrpoEngine
 from ...specs.schema import RunSpec
 from ..controller import ClaimError, StepStats
 from ..data.load import Tasks
@@ -25,10 +27,10 @@ from ..runfolder import RunFolder, save_checkpoint
 from ..slots import Submission
 from ..start import Parts
 from ..train import cannot_judge
-from .frozen import FrozenPolicy
 from .wire import (
     AdvantagesReply,
     ClaimReply,
+    Fingerprint,
     PolicyFolder,
     Saved,
     SlotSample,
@@ -36,6 +38,13 @@ from .wire import (
     StepReport,
     SubmitRequest,
 )
+
+
+class ServedPolicy(Policy, Protocol):
+    """A policy that can be told to serve other weights (`frozen.FrozenPolicy`)."""
+
+    def serve(self, folder: Path, version: int, prints: Sequence[Fingerprint]) -> None:
+        """Serve the weights in `folder`, made by `version` steps, and make sure of it by `prints`."""
 
 
 class RunEndedError(Exception):
@@ -51,7 +60,7 @@ class Session:
         tasks: Tasks,
         run: RunFolder,
         parts: Parts,
-        frozen: FrozenPolicy,
+        frozen: ServedPolicy,
         say: Callable[[str], None],
     ) -> None:
         self.spec = spec
@@ -59,6 +68,8 @@ class Session:
         self.run = run
         self.parts = parts
         self.frozen = frozen
+        assert isinstance(spec.engine, GrpoEngine)
+        self.max_prompt_tokens = spec.engine.max_prompt_tokens
         self.say = say
         self.step = parts.steps_done  # the open one
         self.finished = False
@@ -102,7 +113,7 @@ class Session:
             prompt=prompt,
             loss_prompt=claim.prompt if g.train_on == "plain" else prompt,
             guided=claim.guided[where.sample],
-            max_prompt_tokens=self.frozen.engine.max_prompt_tokens,
+            max_prompt_tokens=self.max_prompt_tokens,
         )
 
     def submit(self, rollout: SubmitRequest) -> None:
