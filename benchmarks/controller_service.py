@@ -90,7 +90,14 @@ def serving(folder: Path, size: Size) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "harnessrl.trainer.openrlhf.serve", str(run.root), "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "harnessrl.trainer.openrlhf.serve",
+        str(run.root),
+        "--port",
+        str(port),
+    ]
     process = subprocess.Popen(command, env=os.environ | {TOKEN_ENV: TOKEN}, stdout=subprocess.DEVNULL)
     try:
         until = time.monotonic() + 120

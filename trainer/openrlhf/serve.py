@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ipaddress
-import json
 import os
 import signal
 import sys
@@ -22,23 +21,39 @@ from pathlib import Path
 
 import uvicorn
 
+from ...agents.policy import PromptError
+from ...agents.roles.client import KeyMissingError
+from ...memory.events import LogError
+from ...specs.errors import SpecError
 from ...specs.openrlhf import OpenrlhfEngine
 from ..chat import Chat
-from ..local.model import resolve
-from ..runfolder import RunFolder, locked
+from ..local.model import PolicyNotFoundError, resolve
+from ..runfolder import RunBusyError, RunFolder, locked
 from ..start import assemble, begin_or_resume
-from ..stored import read_stored
+from ..stored import StoredError, read_stored
 from .frozen import FrozenPolicy
 from .service import build_app
 from .session import Session
 from .wire import TOKEN_ENV
 
-#: Groups judged at once. Each asks for all its verdicts together; a judge's own limits hold for them all.
-JUDGING_THREADS = 8
-
 
 class ExposedError(Exception):
     """The service would be open to other machines without a token."""
+
+
+#: What is wrong with what was asked, rather than with the run.
+BAD_INPUT = (
+    ExposedError,
+    KeyMissingError,
+    LogError,
+    PolicyNotFoundError,
+    PromptError,
+    RunBusyError,
+    SpecError,
+    StoredError,
+)
+#: Groups judged at once. Each asks for all its verdicts together; a judge's own limits hold for them all.
+JUDGING_THREADS = 8
 
 
 def serve(root: Path, host: str, port: int, resume: bool, say: Callable[[str], None]) -> None:
@@ -50,7 +65,7 @@ def serve(root: Path, host: str, port: int, resume: bool, say: Callable[[str], N
     stored = read_stored(run)
     spec, tasks, engine = stored.spec, stored.tasks, stored.spec.engine
     if not isinstance(engine, OpenrlhfEngine):
-        raise ValueError(f"{root}: engine.kind is {engine.kind}; this serves runs on openrlhf")
+        raise StoredError(f"{root}: engine.kind is {engine.kind}; this serves runs on openrlhf")
     with contextlib.ExitStack() as stack:
         stack.enter_context(locked(run))
         begun = run.events.exists()
@@ -103,8 +118,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     try:
         serve(given.run, given.host, given.port, given.resume, _say)
-    except (ExposedError, ValueError, OSError, json.JSONDecodeError) as error:
-        sys.exit(f"{type(error).__name__}: {error}")
+    except BAD_INPUT as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":
