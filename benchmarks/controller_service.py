@@ -3,11 +3,12 @@
     python benchmarks/controller_service.py            # about a minute
     python benchmarks/controller_service.py --short    # about twenty seconds, with a looser bar
 
-The real service (`harnessrl.trainer.openrlhf.serve`) in a process of its own, and workers in this one. They
-are an open loop: rollout i is claimed at its time on the clock, whatever became of the others, and submitted
-as much later as keeps 512 claimed and not submitted. Latency counts from that time on the clock, so that a
-stall is seen by everything that had to wait for it. Criteria are checks that take no time to speak of.
-Saturation is another figure: workers that ask again as soon as they have an answer. Exits with 1 on a miss.
+The real service (`harnessrl.trainer.openrlhf.serve`) in a process of its own, and workers in this one.
+They are an open loop: rollout i is claimed at its time on the clock, whatever became of the others, and
+submitted as much later as keeps 512 claimed and not submitted. Latency counts from that time on the
+clock, so that a stall is seen by everything that had to wait for it. Criteria are checks that take no
+time to speak of. Saturation is another figure: workers that ask again as soon as they have an answer.
+Exits with 1 on a miss.
 """
 
 from __future__ import annotations
@@ -212,8 +213,8 @@ def main() -> int:
         good = p99 < size.p99_ms
         held = held and good
         print(
-            f"{name}: p50 {p50:.1f} ms, p99 {p99:.1f} ms (bar {size.p99_ms:g}: {'ok' if good else 'MISSED'}), "
-            f"worst {worst:.0f} ms, over {len(seconds)} at {RATE:g} rollouts a second, "
+            f"{name}: p50 {p50:.1f} ms, p99 {p99:.1f} ms (bar {size.p99_ms:g}: "
+            f"{'ok' if good else 'MISSED'}), worst {worst:.0f} ms, over {len(seconds)} at {RATE:g} rollouts a second, "
             f"{OUTSTANDING} outstanding"
         )
     print(f"saturation: {most:.0f} rollouts a second, claimed and submitted by 32 workers")

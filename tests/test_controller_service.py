@@ -37,8 +37,13 @@ name: served
 seed: 3
 tasks: {{files: [texts/animals.yaml]}}
 roles: {{policy: {{model: {model}}}}}
-interfaces: {{p: {{evolve: false}}, g: {{evolve: false, mismatch: ignore, start: [{{field: skill, lines: [be brief], share: 0.5}}]}}, c: {{evolve: false}}}}
-engine: {{kind: openrlhf, device: cpu, steps: 3, tasks_per_step: 2, group_size: 4, max_new_tokens: 10, max_prompt_tokens: 160}}
+interfaces:
+  p: {{evolve: false}}
+  g: {{evolve: false, mismatch: ignore, start: [{{field: skill, lines: [be brief], share: 0.5}}]}}
+  c: {{evolve: false}}
+engine:
+  {{kind: openrlhf, device: cpu, steps: 3, tasks_per_step: 2, group_size: 4,
+    max_new_tokens: 10, max_prompt_tokens: 160}}
 logging: {{folder: runs, probe_samples: 0}}
 """
 
