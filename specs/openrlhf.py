@@ -182,8 +182,8 @@ class OpenrlhfEngine(GrpoEngine):
         trainers = self.nodes * self.trainers_per_node
         if samples % (self.samples_at_once * trainers):
             raise ValueError(
-                f"tasks_per_step {self.tasks_per_step} x group_size {self.group_size} = {samples} must be "
-                f"a multiple of micro_batch {self.samples_at_once} x {trainers} training GPUs"
+                f"tasks_per_step {self.tasks_per_step} x group_size {self.group_size} = {samples} must "
+                f"be a multiple of micro_batch {self.samples_at_once} x {trainers} training GPUs"
             )
         if self.nodes > 1 and self.cluster is None:
             raise ValueError(f"nodes {self.nodes} need a running Ray cluster: set cluster")
