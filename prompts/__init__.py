@@ -52,6 +52,7 @@ def check_templates(propose: str | None = None, judge: str | None = None, batch:
     one, every_one = (None, judge) if batch == "rubric" else (judge, None)
     render("judge", one, criterion="a criterion", **quoted)
     render("judge_rubric", every_one, criteria=["a criterion"], **quoted)
+    render("extract", what="a part", **quoted)
     seen = {"reward": "0.50", "quality": "0.50", "text": "a response"}
     for judged in (True, False):
         render(

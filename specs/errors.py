@@ -157,14 +157,16 @@ def validate(
     problems: list[Problem],
     more_keys: tuple[str, ...] = (),
     whole: bool = True,
+    context: Any = None,
 ) -> M | None:
     """`source` as a `model`; if it is none, None, and every reason why goes to `problems`.
 
     `more_keys` are known at the top although the model does not have them. If `source` is not
-    whole (a file it extends could not be read), missing keys are no problem of its own.
+    whole (a file it extends could not be read), missing keys are no problem of its own. `context` is
+    what the model's own validators are given.
     """
     try:
-        return model.model_validate(source.plain())
+        return model.model_validate(source.plain(), context=context)
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False)
         if not whole:
@@ -230,10 +232,13 @@ def _without_tags(model: type[BaseModel], loc: Steps) -> tuple[Steps, _Models]:
     """
     path: Steps = ()
     models: _Models = [model]
-    type_name = False  # does the name of a type come next?
+    type_name = key = False  # does the name of a type come next, or a key that stands for itself?
     for step in loc:
         if type_name:
             type_name = False
+            continue
+        if key:
+            key, path = False, (*path, step)
             continue
         if isinstance(step, str) and len(models) > 1:
             models = [m for m in models if any(step in tags for tags in _literals(m))]
@@ -243,6 +248,7 @@ def _without_tags(model: type[BaseModel], loc: Steps) -> tuple[Steps, _Models]:
             info = models[0].model_fields.get(step) if models else None
             models = list(_models_in(info.annotation)) if info else []
             type_name = info is not None and not models and _is_union(info.annotation)
+            key = info is not None and get_origin(info.annotation) is dict
     return path, models
 
 

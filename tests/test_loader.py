@@ -244,7 +244,7 @@ held_out:
   - {id: t1, domain: d, prompt: p, rubric: [{text: a, points: 1}, {points: 1, text: a}]}
 shared_pool: [a]
 """
-    kinds = "allowed: ifeval, regex, words, mentions, repetition"
+    kinds = "allowed: ifeval, regex, words, mentions, repetition, plugin"
     assert task_problems(text) == [
         "t.yaml:6:27: train[0].rubric[0].points: .nan is not allowed: must be a finite number",
         "t.yaml:7:27: train[0].rubric[1].points: must be a number, not true",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,13 +12,19 @@ from ...specs.schema import Oracle
 from ...specs.tasks import Criterion, Task
 from ..usage import Purpose, Usage
 from .checks import Verdict, run_check
+from .extract import Extract, Part, check_extracts
 from .judge import Item, Judge
 from .oracle import measure_quality
 from .reward import Floats, group_rewards
 
+_NO_JUDGE = Verdict(None, "needs a judge role, and none is configured")
+
 
 class Scorer:
-    """Scores responses; counts every verdict by purpose, and why verdicts are missing."""
+    """Scores responses; counts every verdict by purpose, and why verdicts are missing.
+
+    Several threads may use it.
+    """
 
     def __init__(
         self, oracle: Oracle, usage: Usage, max_dropped: float, judge: Judge | None = None
@@ -27,10 +34,12 @@ class Scorer:
         self.max_dropped = max_dropped
         self.judge = judge
         self.causes: dict[str, Counter[str]] = {}  # by purpose, since they were last taken
+        self._counting = threading.Lock()
 
     def take_causes(self, purpose: str) -> dict[str, int]:
         """Why verdicts for a purpose were unscored since the last call, the commonest kind first."""
-        return dict(self.causes.pop(purpose, Counter()).most_common())
+        with self._counting:
+            return dict(self.causes.pop(purpose, Counter()).most_common())
 
     def verdicts(
         self, task: Task, rubric: Sequence[Criterion], responses: Sequence[str], purpose: Purpose
@@ -43,34 +52,51 @@ class Scorer:
     def verdicts_of(
         self, questions: Sequence[tuple[Task, Sequence[Criterion], str]], purpose: str
     ) -> list[Floats]:
-        """met_K of each (task, rubric, response). What a judge has to decide is asked all at once."""
+        """met_K of each (task, rubric, response).
+
+        What a judge has to decide is asked all at once, and then what it has to extract.
+        """
         found: list[Floats] = []
         items: list[Item] = []
         asked: list[tuple[int, list[int]]] = []  # question, and which of its criteria are judged
+        extracts: list[Extract] = []
+        places: list[tuple[int, int]] = []  # question and criterion of each
         for i, (task, rubric, response) in enumerate(questions):
             met_K = np.full(len(rubric), np.nan)
             for k, criterion in enumerate(rubric):
-                if criterion.check is not None:
+                if criterion.check is None:
+                    continue
+                if criterion.extract is None:
                     met_K[k] = self._known(run_check(criterion.check, task.prompt, response), purpose)
+                else:
+                    part = Part(task.prompt, response, criterion.extract)
+                    extracts.append(Extract(part, criterion.check))
+                    places.append((i, k))
             found.append(met_K)
             if judged := [k for k, criterion in enumerate(rubric) if criterion.check is None]:
                 items.append(Item(task.prompt, response, tuple(rubric[k].text for k in judged)))
                 asked.append((i, judged))
         calls = sum(len(rubric) for _, rubric, _ in questions)
-        self.usage.judge_calls[purpose] = self.usage.judge_calls.get(purpose, 0) + calls
+        with self._counting:
+            self.usage.judge_calls[purpose] = self.usage.judge_calls.get(purpose, 0) + calls
         if items and self.judge is None:
-            cause = "needs a judge role, and none is configured"
             for item in items:
                 for _ in item.criteria:
-                    self._known(Verdict(None, cause), purpose)
+                    self._known(_NO_JUDGE, purpose)
         elif items and self.judge is not None:
             for (i, judged), row in zip(asked, self.judge.decide(items, purpose), strict=True):
                 found[i][judged] = [self._known(verdict, purpose) for verdict in row]
+        extracted = [_NO_JUDGE] * len(extracts)
+        if self.judge is not None:
+            extracted = check_extracts(self.judge, extracts, purpose)
+        for (i, k), verdict in zip(places, extracted, strict=True):
+            found[i][k] = self._known(verdict, purpose)
         return found
 
     def _known(self, verdict: Verdict, purpose: str) -> float:
         if verdict.met is None:
-            self.causes.setdefault(purpose, Counter())[_kind(verdict.cause)] += 1
+            with self._counting:
+                self.causes.setdefault(purpose, Counter())[_kind(verdict.cause)] += 1
             return np.nan
         return float(verdict.met)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ... import __version__
-from . import harness, judging, launching, memory, spec, training
+from . import diagnosing, harness, judging, launching, memory, spec, training
 
 app = typer.Typer(
     name="harnessrl",
@@ -24,6 +24,7 @@ for command in (
     training.train,
     launching.launch,
     training.report,
+    diagnosing.diagnose,
     judging.judge,
     spec.schema,
 ):
