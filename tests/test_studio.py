@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 import tiny
-from harnessrl.agents.evolver.evolver import thread_id
+from harnessrl.agents.evolver.evolver import look_of, thread_id
 from harnessrl.agents.evolver.graph import build_graph
 from harnessrl.memory.events import read_log
 from harnessrl.memory.records import Decision, Diagnosis
@@ -117,6 +117,28 @@ def test_a_snapshot_of_a_run_in_training_has_what_is_only_in_its_write_ahead_log
         assert late.about["outcome"] == "unfinished"
 
 
+def test_a_snapshot_of_a_run_that_stopped_anywhere_can_be_taken(run: Path, tmp_path: Path) -> None:
+    """Threads are cut after each of their states, the very first included."""
+    name = next(name for name, decisions in logged(run).items() if len(decisions) == 2)
+    cut = tmp_path / "cut"
+    shutil.copytree(run, cut)
+    outcomes = []
+    while True:
+        threads = take_snapshot(RunFolder(cut), tmp_path / f"{len(outcomes)}.sqlite")
+        left = [t for t in threads if t.about["thread"] == name]
+        if not left:
+            break
+        assert (left[0].about["step"], left[0].about["task"]) == look_of(name)
+        outcomes.append(left[0].about["outcome"])
+        with contextlib.closing(sqlite3.connect(cut / "graph.sqlite")) as connection, connection:
+            ids = "SELECT max(checkpoint_id) FROM checkpoints WHERE thread_id = ?1"
+            connection.execute(
+                f"DELETE FROM checkpoints WHERE thread_id = ?1 AND checkpoint_id = ({ids})", (name,)
+            )
+    assert outcomes[0] in ("accepted", "rejected") and len(outcomes) > 7
+    assert set(outcomes[1:]) == {"unfinished"}
+
+
 # --- what the command refuses ---------------------------------------------------------------------
 
 
@@ -167,7 +189,7 @@ def test_a_server_that_does_not_start_is_told_with_its_log(
     broken.write_text('{"dependencies": ["."], "graphs": {}}')
     monkeypatch.setattr(server_module, "CONFIG", broken)
     done = tiny.invoke("studio", run, "--port", free_port())
-    assert done.exit_code == 1 and "server ended at once:" in done.output
+    assert done.exit_code == 1 and "server ended at once;" in done.output
     assert "No graphs found in config" in done.output  # the server's own words
 
 

@@ -42,8 +42,7 @@ def studio(
             typer.echo(f"Studio: {served.studio}")
             typer.echo(f"API:    {served.api} (its reference: {served.api}/docs)")
             typer.echo("Ctrl-C ends it")
-            served.process.wait()
-            fail(f"LangGraph's server ended with {served.process.returncode}")
+            served.wait()
     except SnapshotError as error:
         fail(str(error), BAD_INPUT)
     except ServerError as error:

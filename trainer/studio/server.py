@@ -14,12 +14,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from ..runfolder import RunFolder
 from .served import SNAPSHOT
 from .snapshot import Thread, take_snapshot
 
 HOST = "127.0.0.1"
+STUDIO = "https://smith.langchain.com/studio/"
 GRAPH = "evolver"
 #: What brings the server (the extra `studio` of pyproject.toml).
 REQUIREMENT = "langgraph-cli[inmem]>=0.4.40,<1"
@@ -27,7 +29,7 @@ REQUIREMENT = "langgraph-cli[inmem]>=0.4.40,<1"
 #: What is served, and to whom: only Studio's own page may read it. (By default the server lets every
 #: page that is open in the browser read it.)
 CONFIG = Path(__file__).parents[2] / "langgraph.json"
-#: Settings of the server's vendor: with a key there, it would send what it serves away.
+#: Settings of the server's vendor: with a key and tracing set there, it would report there.
 _VENDOR = ("LANGSMITH_", "LANGCHAIN_", "LANGGRAPH_", "LANGSERVE_")
 _START_SECONDS = 120
 _STOP_SECONDS = 5
@@ -45,6 +47,12 @@ class Served:
     studio: str
     threads: Sequence[Thread]
     process: subprocess.Popen[bytes]
+    log: Path
+
+    def wait(self) -> NoReturn:
+        """Until the server ends by itself, which raises `ServerError`."""
+        self.process.wait()
+        raise _failed("ended", self.log)
 
 
 def check_installed() -> None:
@@ -78,15 +86,16 @@ def serving(run: RunFolder, port: int) -> Iterator[Served]:
     with tempfile.TemporaryDirectory(prefix="harnessrl-studio-") as name:
         folder = Path(name)
         threads = take_snapshot(run, folder / "graph.sqlite")
-        with (folder / "server.log").open("wb") as log:
+        log = folder / "server.log"
+        with log.open("wb") as file:
             process = subprocess.Popen(
-                _command(port), cwd=folder, env=_environment(folder), stdout=log, stderr=log
+                _command(port), cwd=folder, env=_environment(folder), stdout=file, stderr=file
             )
         try:
-            _wait(process, port, folder / "server.log")
+            _wait_until_it_answers(process, port, log)
             api = f"http://{HOST}:{port}"
             _register(api, threads)
-            yield Served(api, f"https://smith.langchain.com/studio/?baseUrl={api}", threads, process)
+            yield Served(api, f"{STUDIO}?baseUrl={api}", threads, process, log)
         finally:
             _stop(process)
 
@@ -106,15 +115,20 @@ def _environment(folder: Path) -> dict[str, str]:
     }
 
 
-def _wait(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    """Until the server answers. Raises `ServerError` with the end of its log."""
+def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    """Raises `ServerError` if it ends instead, or takes too long."""
     until = time.monotonic() + _START_SECONDS
     while not _answers(port):
-        if process.poll() is not None or time.monotonic() > until:
-            what = "took too long to start" if process.poll() is None else "ended at once"
-            last = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-            raise ServerError(f"LangGraph's server {what}:\n{last}")
+        if process.poll() is not None:
+            raise _failed("ended at once", log)
+        if time.monotonic() > until:
+            raise _failed("took too long to start", log)
         time.sleep(0.1)
+
+
+def _failed(what: str, log: Path) -> ServerError:
+    last = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
+    return ServerError(f"LangGraph's server {what}; its last words:\n{last}")
 
 
 def _answers(port: int) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from langgraph.checkpoint.sqlite import SqliteSaver
 
+from ...agents.evolver.evolver import look_of
 from ...agents.evolver.graph import build_graph
 from ..runfolder import RunFolder
 
@@ -84,18 +85,21 @@ def _is_open(source: Path) -> bool:
 
 
 def _about(run: RunFolder, graph: Any, name: str) -> dict[str, Any]:
+    step, task = look_of(name)
     state = graph.get_state({"configurable": {"thread_id": name}})
-    values = state.values
     about = {
         "run": run.root.resolve().name,
         "thread": name,
-        "step": values["step"],
-        "task": values["task_id"],
-        "failure": values["diagnosis"]["failure"],
-        "outcome": _outcome(values, unfinished=bool(state.next)),
+        "step": step,
+        "task": task,
+        # `next` leaves out a node that is done but whose state is not written yet; `tasks` does not.
+        "outcome": _outcome(state.values, unfinished=bool(state.tasks)),
     }
-    decisions = values.get("decisions", [])
-    return about | ({"interface": decisions[-1]["update"]["interface"]} if decisions else {})
+    if diagnosis := state.values.get("diagnosis"):  # not there before the first node
+        about["failure"] = diagnosis["failure"]
+    if decisions := state.values.get("decisions"):
+        about["interface"] = decisions[-1]["update"]["interface"]
+    return about
 
 
 def _outcome(values: dict[str, Any], unfinished: bool) -> str:
