@@ -16,7 +16,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 
 from ..agents.evolver.critic import Critic
 from ..agents.evolver.evidence import Memory
-from ..agents.evolver.evolver import Evolver
+from ..agents.evolver.evolver import Evolver, look_of
 from ..agents.evolver.graph import build_graph
 from ..agents.evolver.llm import LlmProposer
 from ..agents.evolver.proposers import Catalogue, Proposer
@@ -264,7 +264,7 @@ def _graph_store(run: RunFolder, steps_done: int) -> Iterator[SqliteSaver]:
         saver.setup()
         threads = connection.execute("SELECT DISTINCT thread_id FROM checkpoints").fetchall()
         for (thread,) in threads:
-            if int(thread.split("-")[1]) >= steps_done:  # see evolver.thread_id
+            if look_of(thread)[0] >= steps_done:
                 saver.delete_thread(thread)
         yield saver
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ... import __version__
-from . import diagnosing, harness, judging, launching, memory, spec, training
+from . import diagnosing, harness, judging, launching, memory, spec, studio, training
 
 app = typer.Typer(
     name="harnessrl",
@@ -25,6 +25,7 @@ for command in (
     launching.launch,
     training.report,
     diagnosing.diagnose,
+    studio.studio,
     judging.judge,
     spec.schema,
 ):

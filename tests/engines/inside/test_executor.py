@@ -186,7 +186,7 @@ def test_a_run_that_has_ended_ends_the_rollout_with_the_reason(controller: Scrip
 
 def test_a_prompt_that_is_too_long_is_never_cut(controller: ScriptedController) -> None:
     controller.limit = 30  # the plain one fits, the guided one does not
-    with pytest.raises(PromptTooLongError, match="t0 has 42 tokens"):
+    with pytest.raises(PromptTooLongError, match="t0 has 41 tokens"):
         roll_out(ScriptedEngine())
 
 
