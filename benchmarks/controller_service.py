@@ -214,8 +214,8 @@ def main() -> int:
         held = held and good
         print(
             f"{name}: p50 {p50:.1f} ms, p99 {p99:.1f} ms (bar {size.p99_ms:g}: "
-            f"{'ok' if good else 'MISSED'}), worst {worst:.0f} ms, over {len(seconds)} at {RATE:g} rollouts a second, "
-            f"{OUTSTANDING} outstanding"
+            f"{'ok' if good else 'MISSED'}), worst {worst:.0f} ms, over {len(seconds)} "
+            f"at {RATE:g} rollouts a second, {OUTSTANDING} outstanding"
         )
     print(f"saturation: {most:.0f} rollouts a second, claimed and submitted by 32 workers")
     return 0 if held else 1
