@@ -5,6 +5,7 @@ A distribution here is what an installer leaves behind: a module beside its `.di
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -19,13 +20,20 @@ import pytest
 import scripted  # noqa: F401  (the profile of hypothesis)
 import tiny
 import yaml
+from harnessrl.agents.roles.client import Role
 from harnessrl.agents.scoring import plugins
 from harnessrl.agents.scoring.checks import Verdict, missing_resource, run_check
+from harnessrl.agents.scoring.extract import Extract, Part, check_extracts
+from harnessrl.agents.scoring.judge import Judge as JudgeOf
+from harnessrl.agents.scoring.verdictcache import VerdictCache
+from harnessrl.agents.usage import Usage
 from harnessrl.specs.loader import SpecError, load_harness_file, load_task_file, load_update
+from harnessrl.specs.schema import Judge
 from harnessrl.specs.tasks import PluginCheck
 from harnessrl.trainer.data.rows import read_rows
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_endpoint import ScriptedEndpoint, copying
 
 MODULE = """
 import os
@@ -98,11 +106,13 @@ POINTS = {
 ALLOWED = ", ".join(sorted(POINTS))
 
 
-def distribution(folder: Path, name: str, points: dict[str, str], **modules: str) -> Path:
+def distribution(
+    folder: Path, name: str, points: dict[str, str], version: str = "1.2", **modules: str
+) -> Path:
     """Put a distribution into `folder`, as an installer would."""
-    info = folder / f"{name}-1.2.dist-info"
+    info = folder / f"{name}-{version}.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     lines = [f"{point} = {value}" for point, value in points.items()]
     (info / "entry_points.txt").write_text("\n".join([f"[{plugins.GROUP}]", *lines]) + "\n")
     for module, text in modules.items():
@@ -207,6 +217,27 @@ def test_a_package_cannot_change_the_spec() -> None:
     assert check.args == {"words": ["one"]}
 
 
+def test_another_version_of_a_package_decides_anew(tmp_path: Path, path: pytest.MonkeyPatch) -> None:
+    """What was extracted under the old one is not taken over from the cache of verdicts."""
+    extracts = [Extract(Part("p", "It is x.", "the letter"), plugin("letter"))]
+    found = []
+    with ScriptedEndpoint(copying(lambda response, part: "x")) as endpoint:
+        spec = Judge(base_urls=(endpoint.base_url,), model="scripted")
+        for version, letter in (("1.2", "x"), ("1.2", "x"), ("1.3", "y")):
+            site, module = tmp_path / str(len(found)), f"letter_for_tests_{letter}"
+            code = f"def check():\n    return lambda prompt, response: response == {letter!r}\n"
+            points = {"letter": f"{module}:check"}
+            with path.context() as patch:
+                distribution(site, "letters", points, version, **{module: code})
+                patch.syspath_prepend(str(site))
+                look_again()
+                role, cache = Role("judge", spec, Usage()), VerdictCache(tmp_path / "v.sqlite", 10)
+                with contextlib.closing(role), contextlib.closing(cache):
+                    found += check_extracts(JudgeOf(role, spec, cache), extracts, "train")
+        assert len(endpoint.bodies) == 2
+    assert [verdict.met for verdict in found] == [True, True, False]
+
+
 @pytest.mark.usefixtures("path")
 def test_without_any_package_the_cause_says_so() -> None:
     assert run_check(plugin("ends", word="x"), "p", "x") == Verdict(
@@ -233,11 +264,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     look_again()
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=5,
-)
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+JSON = SCALARS | st.lists(SCALARS, max_size=3) | st.dictionaries(st.text(), SCALARS, max_size=3)
 
 
 @given(st.dictionaries(st.text(), JSON, max_size=3), st.text(), st.text())
@@ -380,6 +408,13 @@ def test_validate_goes_by_what_is_installed(tmp_path: Path) -> None:
     bad = write_run(tmp_path, rhymes(name="ands"), WORDS)
     done = tiny.harnessrl("validate", bad, **env)
     assert done.returncode == 2 and "ands (did you mean ends?)" in done.stderr
+    added = json.dumps([{"criterion": rhymes(name="ands")}])
+    (tmp_path / "start.yaml").write_text(f"version: 1\ntasks: {{t: {{c: {{added: {added}}}}}}}\n")
+    spec = write_run(tmp_path, rhymes(), WORDS)
+    spec.write_text(spec.read_text() + "start: start.yaml\n")
+    done = tiny.harnessrl("validate", spec, **env)
+    assert done.returncode == 2 and "start.yaml:2:" in done.stderr
+    assert 'check.name: "ands" (did you mean ends?)' in done.stderr
     here = write_run(tmp_path, rhymes(name="no-data", args={}), WORDS)
     done = tiny.harnessrl("validate", here, **env)
     assert done.returncode == 2
@@ -395,6 +430,12 @@ def test_a_run_resumes_where_the_package_is_missing(tmp_path: Path) -> None:
     assert first.returncode == 9, first.stdout + first.stderr
     run = tmp_path / "runs" / "tried"
     assert [row["unscored_share"] for row in tiny.rows(run / "metrics.jsonl")] == [0.0]
+
+    update = tmp_path / "update.yaml"
+    about = {"op": "add", "task_ids": ["t"], "rationale": "r", "criterion": rhymes()}
+    update.write_text(yaml.safe_dump({"update": about}))
+    done = tiny.harnessrl("harness", "apply", run, update)
+    assert done.returncode == 2 and "check.name: ends: no installed package" in done.stderr
 
     second = tiny.harnessrl("train", "--resume", run)
     assert second.returncode == 0, second.stdout + second.stderr
