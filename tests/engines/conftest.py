@@ -42,6 +42,7 @@ def vllm(model: Path, name: str, log: Path, *flags: str) -> Iterator[str]:
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_NO_USAGE_STATS": "1",
+        "OMP_NUM_THREADS": "1",  # more of them wait for one another on a busy machine
         "TORCHDYNAMO_DISABLE": "1",
         "HF_HUB_OFFLINE": "1",
     }
