@@ -342,6 +342,8 @@ def test_with_stub_commands_the_order_is_kept_and_all_is_ended(stubbed: Stubbed)
     assert stubbed.names("end") == ["training", "ray", "judge", "controller"]
     assert stubbed.nothing_lives()
     assert "a line of training" in output and "done; the policy:" in output
+    (ray,) = [row for row in stubbed.events("start") if row["name"] == "ray"]
+    assert not Path(ray["argv"][ray["argv"].index("--temp-dir") + 1]).exists()  # only kept on failure
     logs = Path("runs/stubbed/logs")
     wanted = {"controller.log", "judge.log", "ray.log", "cluster.log", "training.log"}
     assert {path.name for path in logs.iterdir()} == wanted
