@@ -54,7 +54,7 @@ def check_bash(script: str) -> None:
 def commands(script: str) -> list[list[str]]:
     """The `start` commands of a script, in words, `\\` at line ends resolved."""
     joined = script.replace("\\\n", " ")
-    return [line.split() for line in joined.splitlines() if re.match(r"(\w+=\S+ )?start ", line)]
+    return [line.split() for line in joined.splitlines() if re.match(r"\s*(\w+=\S+ )?start ", line)]
 
 
 # --- what is printed ------------------------------------------------------------------------------
@@ -85,16 +85,13 @@ def test_shellcheck_finds_nothing(name: str) -> None:
 
 def test_what_the_4b_spec_starts() -> None:
     started = commands(dry_run(SPECS / "qwen3.5-4b.yaml"))
-    assert [words[1] for words in started] == ["controller", "judge", "policy", "ray", "training"]
-    controller, judge, policy, ray, training = (" ".join(words) for words in started)
+    assert [words[1] for words in started] == ["controller", "judge", "ray", "training"]
+    controller, judge, ray, training = (" ".join(words) for words in started)
     assert (
         '"$PYTHON" -m harnessrl.trainer.openrlhf.serve "$RUN" --host 127.0.0.1 --port 8100' in controller
     )
     assert "CUDA_VISIBLE_DEVICES=6,7 " in judge and "--port 8102" in judge
     assert "--served-model-name Qwen/Qwen3.5-35B-A3B" in judge and "--tensor-parallel-size 2" in judge
-    assert "DEV_MODE" not in judge
-    assert "CUDA_VISIBLE_DEVICES=4,5 VLLM_SERVER_DEV_MODE=1" in policy
-    assert "--served-model-name policy --max-model-len 2048 --host 127.0.0.1 --port 8101" in policy
     assert "CUDA_VISIBLE_DEVICES=0,1,2,3 ray start --head --block" in ray and "--num-gpus 4" in ray
     assert training.endswith('-m harnessrl.trainer.openrlhf.train_ppo "${ARGS[@]}"')
 
@@ -102,10 +99,10 @@ def test_what_the_4b_spec_starts() -> None:
 def test_on_a_cpu_the_module_runs_without_a_job() -> None:
     script = dry_run(SPECS / "smoke-cpu.yaml")
     started = commands(script)
-    assert [words[1] for words in started] == ["controller", "policy", "training"]
+    assert [words[1] for words in started] == ["controller", "training"]
     assert "ray job" not in " ".join(" ".join(words) for words in started)
     assert "CUDA_VISIBLE_DEVICES" not in script
-    assert all('PYTHONPATH="$CPU_PYTHONPATH"' in words for words in started[1:])
+    assert 'PYTHONPATH="$CPU_PYTHONPATH"' in started[1]
     assert "export HARNESSRL_DEVICE=cpu" in script
 
 
@@ -124,7 +121,7 @@ def test_on_a_running_cluster_no_ray_is_started() -> None:
     spec = spec_of("qwen3.5-4b", nodes=2, cluster="http://head:8265", controller={"host": "10.0.0.5"})
     script = script_of(spec)
     check_bash(script)
-    assert [words[1] for words in commands(script)] == ["controller", "judge", "policy", "training"]
+    assert [words[1] for words in commands(script)] == ["controller", "judge", "training"]
     assert "RAY_API=http://head:8265" in script
     assert "harnessrl.trainer.openrlhf.cluster 8 " in script
     assert "export HARNESSRL_CONTROLLER=http://10.0.0.5:8100\n" in script
@@ -260,6 +257,12 @@ class Stubbed:
     def names(self, kind: str) -> list[str]:
         return [row["name"] for row in self.events(kind)]
 
+    def await_start(self, name: str, times: int) -> None:
+        until = time.monotonic() + 60
+        while self.names("start").count(name) < times:
+            assert time.monotonic() < until, f"{name} was not started"
+            time.sleep(0.1)
+
     def nothing_lives(self) -> bool:
         return not any(_lives(row["pid"]) for row in self.events("start"))
 
@@ -334,13 +337,15 @@ def stubbed(tmp_path: Path) -> Iterator[Stubbed]:
 def test_with_stub_commands_the_order_is_kept_and_all_is_ended(stubbed: Stubbed) -> None:
     code, output = stubbed.finish(stubbed.start())
     assert code == 0, output
-    assert stubbed.names("start") == ["controller", "judge", "policy", "ray", "cluster", "training"]
+    assert stubbed.names("start") == ["controller", "judge", "ray", "cluster", "training"]
     # The last started is the first to go, and the controller outlives all who talk to it.
-    assert stubbed.names("end") == ["training", "ray", "policy", "judge", "controller"]
+    assert stubbed.names("end") == ["training", "ray", "judge", "controller"]
     assert stubbed.nothing_lives()
     assert "a line of training" in output and "done; the policy:" in output
+    (ray,) = [row for row in stubbed.events("start") if row["name"] == "ray"]
+    assert not Path(ray["argv"][ray["argv"].index("--temp-dir") + 1]).exists()  # only kept on failure
     logs = Path("runs/stubbed/logs")
-    wanted = {"controller.log", "judge.log", "policy.log", "ray.log", "cluster.log", "training.log"}
+    wanted = {"controller.log", "judge.log", "ray.log", "cluster.log", "training.log"}
     assert {path.name for path in logs.iterdir()} == wanted
 
 
@@ -355,9 +360,10 @@ def test_with_stub_commands_each_process_gets_its_environment_and_no_secret_is_s
         assert started[name]["env"]["HARNESSRL_TOKEN"] == token
         assert started[name]["env"]["HARNESSRL_CONTROLLER"].startswith("http://127.0.0.1:")
     assert started["judge"]["env"]["VLLM_API_KEY"] == "s3cret-key"
-    assert "VLLM_API_KEY" not in started["policy"]["env"]
+    assert "VLLM_API_KEY" not in started["controller"]["env"]
+    assert started["controller"]["env"]["OPENRLHF_PYTHON"] == stubbed.env["OPENRLHF_PYTHON"]
     gpus = {name: row["env"].get("CUDA_VISIBLE_DEVICES") for name, row in started.items()}
-    assert (gpus["judge"], gpus["policy"], gpus["ray"]) == ("6,7", "4,5", "0,1,2,3")
+    assert (gpus["controller"], gpus["judge"], gpus["ray"]) == (None, "6,7", "0,1,2,3")
     assert "s3cret" not in json.dumps([row.get("argv") for row in stubbed.events()])
     assert "s3cret" not in output + stubbed.script.read_text()
     submitted = stubbed.events("submit")
@@ -369,11 +375,12 @@ def test_with_stub_commands_each_process_gets_its_environment_and_no_secret_is_s
     ("fault", "started", "says"),
     [
         ("controller:exit", ["controller"], "controller ended before it was ready"),
-        ("judge:exit", ["controller", "judge", "policy"], "judge ended before it was ready"),
-        ("policy:mute", ["controller", "judge", "policy"], "policy did not answer at"),
+        ("judge:exit", ["controller", "judge"], "judge ended before it was ready"),
+        ("judge:mute", ["controller", "judge"], "judge did not answer at"),
         ("cluster:exit", None, "the Ray cluster is not fit for this run"),
         ("training:fails", None, "training failed (status 5)"),
-        ("judge:dies", None, "judge ended while training was running"),
+        ("judge:dies", None, "judge ended while training was running (status 4)"),
+        ("controller:dies", None, "controller ended while training was running (status 4)"),
     ],
 )
 def test_with_stub_commands_any_failure_ends_everything_with_a_clear_line(
@@ -413,15 +420,32 @@ def test_with_stub_commands_an_interrupt_ends_the_job_and_everything_else(
     number: signal.Signals, code: int, stubbed: Stubbed
 ) -> None:
     process = stubbed.start("training:waits")
-    until = time.monotonic() + 60
-    while "training" not in stubbed.names("start") and time.monotonic() < until:
-        time.sleep(0.1)
+    stubbed.await_start("training", 1)
     process.send_signal(number)
     found, output = stubbed.finish(process)
     assert found == code, output
     (stop,) = stubbed.events("stop")
     assert any(word.startswith("harnessrl-stubbed-") for word in stop["argv"])
-    assert stubbed.names("end") == ["training", "ray", "policy", "judge", "controller"]
+    assert stubbed.names("end") == ["training", "ray", "judge", "controller"]
+    assert stubbed.nothing_lives()
+
+
+def test_with_stub_commands_a_killed_controller_is_started_again_and_goes_on(stubbed: Stubbed) -> None:
+    process = stubbed.start("training:waits")
+    stubbed.await_start("training", 1)
+    (first,) = [row for row in stubbed.events("start") if row["name"] == "controller"]
+    assert "--resume" in first["argv"]
+    os.kill(first["pid"], signal.SIGKILL)
+    stubbed.await_start("controller", 2)
+    second = [row for row in stubbed.events("start") if row["name"] == "controller"][1]
+    assert second["argv"] == [word for word in first["argv"] if word != "--resume"]
+    assert second["env"] == first["env"]  # the same token, or training could not go on
+    time.sleep(2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    code, output = stubbed.finish(process)
+    assert code == 143 and "the controller was killed (status 137)" in output
+    assert stubbed.names("end") == ["training", "ray", "judge", "controller"]
     assert stubbed.nothing_lives()
 
 

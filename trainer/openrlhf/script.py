@@ -12,13 +12,11 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 
 from ... import __version__
-from ...specs.openrlhf import OpenrlhfEngine, Server, server_address
+from ...specs.openrlhf import OpenrlhfEngine, server_address
 from ...specs.schema import Endpoint, RunSpec
 from ..runfolder import RunFolder
 from .argv import Flags, as_argv, flags
 
-#: Under this name the frozen policy is asked for.
-POLICY_NAME = "policy"
 #: Put before everything else on PYTHONPATH where there is no GPU.
 CPU_FOLDER = Path(__file__).with_name("cpu")
 
@@ -34,13 +32,11 @@ class VllmServer:
     """One `vllm` process of the script."""
 
     name: str
-    what: str
     gpus: str  # for CUDA_VISIBLE_DEVICES
     host: str
     port: int
     arguments: tuple[str, ...]  # in shell syntax, a flag with its value each
-    key_env: str | None = None  # variable with the key that it asks its callers for
-    dev_mode: bool = False  # can be told to load other weights
+    key_env: str | None  # variable with the key that it asks its callers for
 
 
 def launch_script(spec: RunSpec, run: RunFolder, python: str, openrlhf_python: str) -> str:
@@ -76,6 +72,7 @@ def launch_script(spec: RunSpec, run: RunFolder, python: str, openrlhf_python: s
         python=python,
         openrlhf_python=openrlhf_python,
         cpu_folder=CPU_FOLDER,
+        policy_gpus=f" (GPU {','.join(map(str, engine.policy_gpus))})" if engine.policy_gpus else "",
         key_envs=sorted(_key_envs(spec, engine)),
         servers=servers,
         training=_lines(training, run.root),
@@ -89,37 +86,28 @@ def _key_envs(spec: RunSpec, engine: OpenrlhfEngine) -> set[str]:
 
 
 def _servers(spec: RunSpec, engine: OpenrlhfEngine, root: Path) -> list[VllmServer]:
-    """The servers of roles, then the frozen policy's."""
+    """The servers of roles. (The frozen policy's is the controller's own: it changes its weights.)"""
     servers = []
     for name, server in engine.serve.roles().items():
         role: Endpoint = getattr(spec.roles, name)
         host, port = server_address(role.base_urls)
-        about = {"model": server.model or role.model, "served-model-name": role.model}
-        lines = _vllm(about, host, port, server, server.gpus, engine, root)
+        arguments: Flags = {
+            "model": server.model or role.model,
+            "served-model-name": role.model,
+            "host": host,
+            "port": port,
+        }
+        if engine.device == "cuda":
+            arguments |= {
+                "gpu-memory-utilization": server.gpu_memory,
+                "tensor-parallel-size": len(server.gpus),
+            }
+        else:
+            arguments |= {"dtype": "bfloat16", "enforce-eager": True}
         gpus = ",".join(map(str, server.gpus))
-        servers.append(VllmServer(name, f"roles.{name}", gpus, host, port, lines, role.api_key_env))
-    frozen, host = engine.serve.policy, "127.0.0.1"
-    about = {
-        "model": spec.roles.policy.model,
-        "served-model-name": POLICY_NAME,
-        "max-model-len": str(engine.max_prompt_tokens + engine.max_new_tokens),
-    }
-    lines = _vllm(about, host, frozen.port, frozen, engine.policy_gpus, engine, root)
-    gpus = ",".join(map(str, engine.policy_gpus))
-    what = "the frozen policy, which the critic samples"
-    servers.append(VllmServer("policy", what, gpus, host, frozen.port, lines, dev_mode=True))
+        lines = _lines({**arguments, **server.args}, root)
+        servers.append(VllmServer(name, gpus, host, port, lines, role.api_key_env))
     return servers
-
-
-def _vllm(
-    about: dict[str, str], host: str, port: int, server: Server, gpus: Sequence[int],
-    engine: OpenrlhfEngine, root: Path,
-) -> tuple[str, ...]:  # fmt: skip
-    """Arguments of vLLM's OpenAI-compatible server; those of the spec go over the others."""
-    where: Flags = {"dtype": "bfloat16", "enforce-eager": True}
-    if engine.device == "cuda":
-        where = {"gpu-memory-utilization": server.gpu_memory, "tensor-parallel-size": len(gpus)}
-    return _lines({**about, "host": host, "port": port, **where, **server.args}, root)
 
 
 def _lines(flags: Flags, root: Path) -> tuple[str, ...]:
