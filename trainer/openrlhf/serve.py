@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import ipaddress
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -24,6 +25,7 @@ import uvicorn
 from ...agents.policy import PromptError
 from ...agents.roles.client import KeyMissingError
 from ...memory.events import LogError
+from ...memory.files import write_atomic
 from ...specs.errors import SpecError
 from ...specs.openrlhf import OpenrlhfEngine
 from ..chat import Chat
@@ -34,7 +36,7 @@ from ..stored import StoredError, read_stored
 from .frozen import FrozenPolicy
 from .service import build_app
 from .session import Session
-from .wire import TOKEN_ENV
+from .wire import TOKEN_ENV, Saved
 
 
 class ExposedError(Exception):
@@ -72,6 +74,8 @@ def serve(root: Path, host: str, port: int, resume: bool, say: Callable[[str], N
         past = begin_or_resume(
             spec, stored.recipe, tasks, run, "no" if not begun else "checkpoint" if resume else "log"
         )
+        if resume:
+            set_back(run, past.checkpoint)
         model = resolve(spec.roles.policy.model)
         frozen = FrozenPolicy(
             engine, model, _chat(model, engine), root / "policy-server.log", past.steps_done
@@ -85,6 +89,21 @@ def serve(root: Path, host: str, port: int, resume: bool, say: Callable[[str], N
         app = build_app(session, token, stored.with_probe)
         say(f"the controller of {root} listens on http://{host}:{port}; {session.step} steps are done")
         uvicorn.run(app, host=host, port=port, log_level="warning")
+
+
+def set_back(run: RunFolder, checkpoint: Path | None) -> None:
+    """Let OpenRLHF go on from the controller's checkpoint: it may have one that the controller missed.
+
+    Raises `StoredError` if that is gone.
+    """
+    if checkpoint is None:
+        shutil.rmtree(run.openrlhf / "checkpoints", ignore_errors=True)
+        return
+    saved = Saved.model_validate_json((checkpoint / "openrlhf.json").read_bytes())
+    states = Path(saved.path) / "_actor"
+    if not (states / saved.tag).is_dir():
+        raise StoredError(f"{states / saved.tag}: gone, and the run's newest checkpoint counts on it")
+    write_atomic(states / "latest", saved.tag)  # DeepSpeed reads there what to load
 
 
 def _chat(model: Path, engine: OpenrlhfEngine) -> Chat:

@@ -175,6 +175,13 @@ class HarnessTrainer(_Trainer):  # type: ignore[misc]
         if global_step % self.args.ckpt.save_steps == 0:
             saved = Saved(path=os.path.abspath(self.args.ckpt.path), tag=f"global_step{global_step}")
             self.client.saved(global_step, saved)
+            self._rotate(Path(saved.path))
+
+    def _rotate(self, folder: Path) -> None:
+        """OpenRLHF keeps the newest `ckpt.max_num` training states, but every model folder beside them."""
+        exported = sorted(folder.glob("global_step*_hf"), key=lambda path: path.stat().st_mtime)
+        for old in exported[: -self.args.ckpt.max_num]:
+            shutil.rmtree(old, ignore_errors=True)
 
     def _export(self, steps_done: int) -> str:
         """The new weights as a plain model folder, beside the output folder, complete or not there."""
