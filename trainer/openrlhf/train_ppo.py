@@ -22,9 +22,8 @@ def main(argv: Sequence[str]) -> None:
     """Train to the end, and tell the controller where the trained policy lies."""
     if os.environ.get(DEVICE_ENV) == "cpu":
         # As many made-up GPUs as there are processes; Ray only counts them.
-        ray.init(
-            "local", num_cpus=16, num_gpus=4, include_dashboard=False, object_store_memory=200 * 2**20
-        )
+        room = 200 * 2**20  # bytes
+        ray.init("local", num_cpus=16, num_gpus=4, include_dashboard=False, object_store_memory=room)
     # `train_ppo_ray` imports the class when it runs.
     ppo.PPOTrainer = ray.remote(HarnessTrainer)
     sys.argv = ["train_ppo_ray", *argv]

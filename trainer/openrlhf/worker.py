@@ -178,7 +178,7 @@ class HarnessTrainer(_Trainer):  # type: ignore[misc]
             self._rotate(Path(saved.path))
 
     def _rotate(self, folder: Path) -> None:
-        """OpenRLHF keeps the newest `ckpt.max_num` training states, but every model folder beside them."""
+        """OpenRLHF keeps the newest `ckpt.max_num` training states, but all models beside them."""
         exported = sorted(folder.glob("global_step*_hf"), key=lambda path: path.stat().st_mtime)
         for old in exported[: -self.args.ckpt.max_num]:
             shutil.rmtree(old, ignore_errors=True)
