@@ -45,26 +45,26 @@ _MET_SCHEMA: dict[str, Any] = {
     "required": ["reason", "met"],
     "additionalProperties": False,
 }
-_ALL_MET_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "verdicts": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "number": {"type": "integer"},
-                    "reason": {"type": "string"},
-                    "met": {"type": "boolean"},
-                },
-                "required": ["number", "reason", "met"],
-                "additionalProperties": False,
-            },
-        }
-    },
-    "required": ["verdicts"],
-    "additionalProperties": False,
-}
+
+
+def _all_met_schema(n: int) -> dict[str, Any]:
+    """... of `n` criteria: where a server enforces it, any model gives `n` numbered verdicts."""
+    verdict = {
+        "type": "object",
+        "properties": {
+            "number": {"type": "integer", "enum": list(range(1, n + 1))},
+            "reason": {"type": "string"},
+            "met": {"type": "boolean"},
+        },
+        "required": ["number", "reason", "met"],
+        "additionalProperties": False,
+    }
+    return {
+        "type": "object",
+        "properties": {"verdicts": {"type": "array", "items": verdict, "minItems": n, "maxItems": n}},
+        "required": ["verdicts"],
+        "additionalProperties": False,
+    }
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,9 @@ class Judge:
         common = {"fence": fence, "prompt": item.prompt, "response": item.response}
         if self.spec.batch == "rubric":
             text = render("judge_rubric", self.spec.prompt, criteria=item.criteria, **common)
-            return Question([{"role": "user", "content": text}], _ALL_MET_SCHEMA, "verdicts")
+            return Question(
+                [{"role": "user", "content": text}], _all_met_schema(len(item.criteria)), "verdicts"
+            )
         text = render("judge", self.spec.prompt, criterion=item.criteria[0], **common)
         return Question([{"role": "user", "content": text}], _MET_SCHEMA, "verdict")
 

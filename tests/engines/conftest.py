@@ -14,6 +14,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+#: Runs in that environment, by its own pytest.
+collect_ignore = ["inside"]
+
 
 def python() -> str:
     """The Python that has OpenRLHF and vLLM."""

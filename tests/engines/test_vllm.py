@@ -46,10 +46,14 @@ def test_a_judge_gives_verdicts(served_smollm2: str, batch: str) -> None:
         verdicts = Judge(role, spec, None).decide(ITEMS, "judge")
     finally:
         role.close()
-    # Which verdicts a model of this size gives is no matter here; that they are verdicts is.
+    # Which verdicts a model of this size gives is no matter here; that they are verdicts is. Asked for a
+    # whole rubric, it may number two of them alike: then the criterion left out is unscored.
     causes = [verdict.cause for row in verdicts for verdict in row if verdict.met is None]
     assert [len(row) for row in verdicts] == [2, 1, 1]
-    assert not causes, causes
+    assert all((batch == "rubric" and "left" in cause) or "contradicts" in cause for cause in causes), (
+        causes
+    )
+    assert len(causes) <= 2
     used = usage.roles["judge"]["judge"]
     assert used.failed == 0
     assert used.tokens_in > 100

@@ -1,0 +1,273 @@
+"""A whole run on OpenRLHF (Ray, DeepSpeed, vLLM) on the CPU: `harnessrl launch` as a user starts it.
+
+Killed after a checkpoint and started again, it comes to its end. People ask for a change of p, g and c
+before the first step, and the evolver measures candidates of its own on the frozen policy's vLLM; what
+follows from the changes is read from OpenRLHF's own curves and from the rollouts that it handed in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import tiny
+from conftest import free_port, python
+from harnessrl.memory.events import read_log
+from harnessrl.memory.records import Accepted, AnyRecord, Decision, Group, Probe, RunFinished
+from harnessrl.specs.tasks import Criterion
+from harnessrl.specs.updates import UPDATE
+from harnessrl.trainer.requests import UpdateRequest, hand_in
+from harnessrl.trainer.runfolder import RunFolder
+
+pytestmark = pytest.mark.engines
+
+STEPS, SLOTS, GROUP, EVERY = 6, 4, 4, 2
+LIMIT = 500  # seconds for each start
+SPEC = """
+name: engines
+seed: 1
+tasks: {{files: [texts/animals.yaml]}}
+roles: {{policy: {{model: {model}}}}}
+interfaces: {{p: {{min_effective_tasks: 1.5, paused_weight: 0.02}}}}
+evolver:
+  every: 2
+  alpha: 0.45
+  attribute: {{min_groups: 1, healthy_signal: 1.0}}
+  critic: {{rollouts: 8, extended_rollouts: 16}}
+engine:
+  kind: openrlhf
+  device: cpu
+  steps: 6
+  tasks_per_step: 4
+  group_size: 4
+  max_new_tokens: 16
+  max_prompt_tokens: 160
+  learning_rate: 1e-3
+  kl_coef: 0.01
+  serve: {{policy: {{port: {policy_port}}}}}
+  controller: {{port: {port}}}
+logging: {{folder: {runs}, checkpoint_every: 2, probe_samples: 2}}
+"""
+ADDED = Criterion.model_validate(
+    {"text": "The letter q occurs.", "points": 3, "check": {"kind": "regex", "pattern": "q"}}
+)
+CHANGES = [
+    {"interface": "p", "op": "pause", "task_ids": ["fox"]},
+    {
+        "interface": "g",
+        "op": "mount",
+        "task_ids": ["dog"],
+        "field": "checklist",
+        "lines": ["name the dog"],
+        "share": 0.5,
+    },
+    {
+        "interface": "c",
+        "op": "add",
+        "task_ids": ["words"],
+        "criterion": ADDED.model_dump(mode="json", exclude_none=True),
+    },
+]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder, and what the two starts printed."""
+
+    folder: RunFolder
+    first: str
+    second: str
+    seconds: float
+
+    @property
+    def records(self) -> list[AnyRecord]:
+        """What the log holds and did not void."""
+        return list(read_log(self.folder.events))
+
+    def groups(self) -> dict[int, list[Group]]:
+        """The groups of each step."""
+        found: dict[int, list[Group]] = defaultdict(list)
+        for record in self.records:
+            if isinstance(record, Group):
+                found[record.step].append(record)
+        return found
+
+    def curve(self, name: str) -> dict[int, float]:
+        """A curve of OpenRLHF's own, by step (from 1); a resumed step's is the last one."""
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        points: dict[int, float] = {}
+        for file in sorted(self.folder.tensorboard.glob("openrlhf*/**/events*"), key=os.path.getmtime):
+            events = EventAccumulator(str(file))
+            events.Reload()
+            points |= {point.step: point.value for point in events.Scalars(name)}
+        return points
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("engines")
+    model = tiny.build_tiny_model(folder / "model")
+    tiny.write_spec(folder, model)
+    spec = folder / "engines.yaml"
+    spec.write_text(
+        SPEC.format(model=model, runs=folder / "runs", port=free_port(), policy_port=free_port())
+    )
+    script = folder / "run.sh"
+    environment = os.environ | {"OPENRLHF_PYTHON": python(), "HF_HUB_OFFLINE": "1"}
+    # The worker side of this checkout, for OpenRLHF's environment.
+    link = folder / "package" / "harnessrl"
+    link.parent.mkdir()
+    link.symlink_to(Path(__file__).parents[2])
+    environment["PYTHONPATH"] = str(link.parent)
+    command = [
+        sys.executable,
+        "-m",
+        "harnessrl.trainer.cli",
+        "launch",
+        str(spec),
+        "--script",
+        str(script),
+    ]
+    made = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert made.returncode == 0, made.stderr
+    run = RunFolder(folder / "runs" / "engines")
+    for n, change in enumerate(CHANGES):
+        update = UPDATE.validate_python({**change, "rationale": "a test"})
+        hand_in(run.requests, UpdateRequest(id=f"{n}", author="a tester", update=update, force=True))
+    began = time.monotonic()
+    first = start(script, environment, run, until_step=5)
+    second = start(script, environment, run, until_step=None)
+    return Run(run, first, second, time.monotonic() - began)
+
+
+def start(script: Path, environment: dict[str, str], run: RunFolder, until_step: int | None) -> str:
+    """Run the script to its end, or until a step is done: then training is killed."""
+    log = script.with_suffix(f".{until_step}.log")
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            ["bash", str(script)], env=environment, stdout=out, stderr=out, start_new_session=True
+        )
+    try:
+        until = time.monotonic() + LIMIT
+        while process.poll() is None:
+            assert time.monotonic() < until, told(log, run)
+            time.sleep(0.5)
+            if until_step is not None and steps_done(run) >= until_step:
+                process.send_signal(signal.SIGTERM)
+                process.wait(timeout=120)
+                break
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    if until_step is None:
+        assert process.returncode == 0, told(log, run)
+    return log.read_text(errors="replace")
+
+
+def steps_done(run: RunFolder) -> int:
+    """Lines of metrics.jsonl."""
+    return len(run.metrics.read_text().splitlines()) if run.metrics.exists() else 0
+
+
+def told(log: Path, run: RunFolder) -> str:
+    """What the processes said last."""
+    logs = [log, *sorted((run.root / "logs").glob("*.log")), run.root / "policy-server.log"]
+    return "\n".join(
+        f"--- {path}\n{path.read_text(errors='replace')[-3000:]}" for path in logs if path.exists()
+    )
+
+
+def updates(run: Run) -> dict[str, int]:
+    """Interface -> harness version at which what the people asked for was accepted."""
+    by_people = [r for r in run.records if isinstance(r, Accepted) and r.author]
+    return {update.interface: record.harness_version for record in by_people for update in record.updates}
+
+
+def test_it_comes_to_its_end_after_a_kill(run: Run) -> None:
+    records = run.records
+    assert isinstance(records[-1], RunFinished)
+    assert [row["step"] for row in tiny.rows(run.folder.metrics)] == list(range(STEPS))
+    assert sorted(run.groups()) == list(range(STEPS))
+    assert all(len(groups) == SLOTS for groups in run.groups().values())
+    assert run.folder.report.exists()
+    assert {r.when for r in records if isinstance(r, Probe)} == {"before", "after"}
+    # Each rollout counts once, whatever was done twice.
+    assert tiny.rows(run.folder.metrics)[-1]["rollouts"]["train"] == STEPS * SLOTS * GROUP
+    resumed = [r for r in tiny.rows(run.folder.events) if r["type"] == "resumed"]
+    assert [r["step"] for r in resumed] == [4]
+
+
+def test_the_trained_policy_is_a_plain_model(run: Run) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = run.folder.openrlhf / "policy"
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    old = AutoModelForCausalLM.from_pretrained(run.folder.root.parents[1] / "model")
+    pairs = zip(model.parameters(), old.parameters(), strict=True)
+    assert any((ours.float() - theirs.float()).abs().max() > 1e-3 for ours, theirs in pairs)
+    AutoTokenizer.from_pretrained(folder)
+    # What the critic needed on the way is not kept.
+    assert len(list(run.folder.openrlhf.glob("frozen-*"))) <= 1
+    assert len(list((run.folder.openrlhf / "checkpoints").glob("global_step*_hf"))) <= 2
+
+
+def test_p_g_and_c_changed_while_it_trained(run: Run) -> None:
+    assert set(updates(run)) == {"p", "g", "c"}
+    # OpenRLHF's own curve of the version that its samples carried: each step's is the controller's.
+    theirs = run.curve("train/harness_version")
+    for row in tiny.rows(run.folder.metrics):
+        assert theirs[row["step"] + 1] == row["harness_version"]
+    assert theirs[1] == 0
+    assert theirs[2] >= 3
+
+
+def test_p_acted_on_what_openrlhf_rolled_out(run: Run) -> None:
+    tasks = {step: [group.task_id for group in groups] for step, groups in run.groups().items()}
+    assert "fox" in tasks[0]
+    later = [task for step in range(1, STEPS) for task in tasks[step]]
+    assert later.count("fox") <= 1
+    assert len(later) == (STEPS - 1) * SLOTS
+
+
+def test_g_acted_on_what_openrlhf_trained_on(run: Run) -> None:
+    guided = run.curve("train/guided")
+    assert guided[1] == 0
+    for step in range(1, STEPS):
+        groups = run.groups()[step]
+        expected = sum(sum(group.guided) for group in groups) / (SLOTS * GROUP)
+        assert guided[step + 1] == pytest.approx(expected)
+    dogs = [g for step in range(1, STEPS) for g in run.groups()[step] if g.task_id == "dog"]
+    assert dogs
+    assert all(sum(group.guided) == GROUP // 2 for group in dogs)
+
+
+def test_c_acted_on_the_rewards_openrlhf_saw(run: Run) -> None:
+    rewards = run.curve("train/rollout/reward_mean")
+    for row in tiny.rows(run.folder.metrics):
+        assert rewards[row["step"] + 1] == pytest.approx(row["reward_mean"], abs=1e-5)
+    words = [(step, g) for step, groups in run.groups().items() for g in groups if g.task_id == "words"]
+    for step, group in words:
+        assert (ADDED.id in group.met) == (step > 0)
+
+
+def test_the_critic_measured_on_the_frozen_policy(run: Run) -> None:
+    measured = [r for r in run.records if isinstance(r, Decision) and r.measured and r.measured.rollouts]
+    assert measured, "no candidate was measured on fresh rollouts"
+    assert tiny.rows(run.folder.metrics)[-1]["rollouts"]["critic"] >= 8
+    # A look at step s is a look at the weights that came out of it.
+    assert {(r.step + 1) % EVERY for r in measured} == {0}
+
+
+def test_nothing_is_left_running(run: Run) -> None:
+    for pid in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            assert str(run.folder.root).encode() not in (pid / "cmdline").read_bytes(), pid
