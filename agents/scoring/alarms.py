@@ -25,7 +25,7 @@ COLLAPSED = 0.5  # share of groups without any spread that is too many
 AGAINST = -0.2
 MIN_PAIRS = 60
 
-Kind = Literal["collapse", "hacking", "criterion"]
+Kind = Literal["collapse", "hacking", "criterion", "oracle"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,18 @@ def alarms(groups: Sequence[Group], criteria: Mapping[str, Criterion]) -> list[A
     for domain in sorted({group.domain for group in groups}):
         found += _of(domain, [group for group in groups if group.domain == domain])
     return [*found, *_criteria(groups, criteria)]
+
+
+def oracle_alarms(groups: Sequence[Group], causes: Mapping[str, int]) -> Iterator[Alarm]:
+    """Is the oracle silent? `groups` are a step's; `causes` why it had no answer, and how often."""
+    if not causes:
+        return
+    if any(cause.startswith("oracle.budget") for cause in causes):
+        told = "the questions that oracle.budget allows are asked: quality is unknown from here on"
+        yield Alarm("oracle", "budget", f"{told}, and nothing is diagnosed any more")
+    elif all(q is None for group in groups for q in group.quality):
+        told = ", ".join(f"{n} x {cause}" for cause, n in list(causes.items())[:3])
+        yield Alarm("oracle", "silent", f"the oracle answers nothing, so nothing is diagnosed: {told}")
 
 
 def _of(where: str, groups: Sequence[Group]) -> Iterator[Alarm]:
