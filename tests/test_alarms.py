@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from harnessrl.agents.scoring.alarms import MIN_GROUPS, Alarm, alarms
+from harnessrl.agents.scoring.alarms import MIN_GROUPS, MOST, Alarm, alarms
 from harnessrl.agents.scoring.diagnosis import collapse, pair_classes
 from harnessrl.memory.records import Group
 from harnessrl.specs.tasks import Criterion
@@ -112,3 +113,97 @@ def test_a_criterion_that_pays_for_the_worse_response(name: str, met: list[bool]
     assert "80 of 80 pairs" in found[0].sentence and KNOWN[KNOWN_IDS[name]].text in found[0].sentence
     better_first = [1 - q for q in worse_first]
     assert not alarms([group(s, rewards, better_first, **{name: met}) for s in range(5)], KNOWN)
+
+
+# --- hacking of a criterion -------------------------------------------------------------------------
+
+MANY = [Criterion(text=f"It has feature {n}.", points=1 + n) for n in range(6)]
+KNOWN_MANY = KNOWN | {c.id: c for c in MANY}
+
+
+def gamed(
+    criteria: Sequence[Criterion],
+    quality: float | None,
+    rise: float = 0.5,
+    domain: str = "d",
+    seed: int = 0,
+    reward: Callable[[int], float] = lambda step: 0.4,
+) -> list[Group]:
+    """A window in which ever more responses earn what `criteria` pay, and quality moves by so much."""
+    rng = np.random.default_rng(seed)
+    groups = []
+    for step in range(STEPS):
+        share = step / STEPS
+        level = None if quality is None else np.clip(0.5 + quality * share + rng.normal(0, 0.1, 8), 0, 1)
+        known = [None] * 8 if level is None else list(level)
+        made = group(step, np.clip(reward(step) + rng.normal(0, 0.1, 8), 0.01, 0.99), known, domain)
+        met = {c.id: rng.random(8) < 0.2 + rise * share for c in criteria}
+        earned = {c.id: [bool(v) == (c.points > 0) for v in met[c.id]] for c in criteria}
+        groups.append(made.model_copy(update={"met": earned}))
+    return groups
+
+
+@pytest.mark.parametrize(
+    ("criterion", "says"), [(GOOD, "is met by more responses"), (BAD, "is run into by fewer responses")]
+)
+def test_a_criterion_earned_more_while_quality_falls_is_hacked(criterion: Criterion, says: str) -> None:
+    """... although the whole reward stands still."""
+    found = alarms(gamed([criterion], -0.4), KNOWN)
+    assert kinds(found) == {("hacking", criterion.id)}
+    assert says in found[0].sentence and repr(criterion.text) in found[0].sentence
+    assert "quality of the same groups fell from" in found[0].sentence
+    before, after = (int(share) for share in re.findall(r"(\d+)%", found[0].sentence))
+    assert before < after - 10 if criterion is GOOD else after < before - 10
+
+
+@pytest.mark.parametrize(
+    ("rise", "quality"), [(0.5, 0.4), (0.5, 0.0), (0.5, None), (0.0, -0.4), (-0.2, -0.4)]
+)
+def test_no_other_movement_of_a_criterion_is(rise: float, quality: float | None) -> None:
+    assert not alarms(gamed([GOOD], quality, rise), KNOWN)
+
+
+def test_noise_alone_hardly_ever_accuses_a_criterion() -> None:
+    """60 windows of 6 criteria that have nothing to do with quality."""
+    raised = [
+        alarm for seed in range(60) for alarm in alarms(gamed(MANY, 0.0, 0.0, seed=seed), KNOWN_MANY)
+    ]
+    assert sum(alarm.kind == "hacking" for alarm in raised) <= 2
+    assert sum(alarm.kind == "criterion" for alarm in raised) <= 15
+
+
+def test_a_criterion_hacked_in_one_domain_is_told_of_that_domain() -> None:
+    groups = gamed([GOOD], -0.4, domain="a") + gamed([GOOD], 0.8, rise=-0.1, domain="b", seed=1)
+    found = alarms(groups, KNOWN)
+    assert kinds(found) == {("hacking", f"a/{GOOD.id}")}
+    assert found[0].sentence.startswith("domain a, criterion")
+
+
+def test_a_criterion_hacked_everywhere_is_told_once() -> None:
+    groups = gamed([GOOD], -0.4, domain="a") + gamed([GOOD], -0.4, domain="b", seed=1)
+    assert kinds(alarms(groups, KNOWN)) == {("hacking", GOOD.id)}
+
+
+def test_the_alarm_of_the_whole_reward_names_its_criteria_and_they_get_none_of_their_own() -> None:
+    groups = gamed(MANY, -0.4, reward=lambda step: 0.3 + 0.4 * step / STEPS)
+    found = alarms(groups, KNOWN_MANY)
+    assert kinds(found) == {("hacking", "run"), ("hacking", "d")}
+    names = [c.text for c in MANY if repr(c.text) in found[0].sentence]
+    assert len(names) == MOST and MANY[-1].text in names  # that of most points has risen most
+    assert f" and {len(MANY) - MOST} more" in found[0].sentence
+
+
+def test_alarms_of_single_criteria_are_few() -> None:
+    found = alarms(gamed(MANY, -0.4), KNOWN_MANY)
+    assert len(found) == MOST and all(alarm.kind == "hacking" for alarm in found)
+    assert found[0].where == MANY[-1].id
+    assert found[-1].sentence.endswith(f"({len(MANY) - MOST} more like it)")
+
+
+def test_a_criterion_that_was_added_lately_is_seen_by_its_own_halves() -> None:
+    early = [g.model_copy(update={"met": {}, "step": g.step - STEPS}) for g in gamed([], 0.0)]
+    assert kinds(alarms([*early, *gamed([GOOD], -0.4)], KNOWN)) == {("hacking", GOOD.id)}
+
+
+def test_a_criterion_out_of_force_is_no_alarm() -> None:
+    assert not alarms(gamed([GOOD], -0.4), {})

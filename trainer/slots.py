@@ -80,7 +80,7 @@ class SlotGroup:
             guided=list(claim.guided),
             met={c.id: as_verdicts(self.met_GK[:, k]) for k, c in enumerate(self.rubric)},
             collapse=collapse(self.rewards_G),
-            pairs=pair_classes(self.rewards_G, self.quality.q_N),
+            pairs=pair_classes(self.rewards_G, self.quality.q_N, self.quality.resolution),
         )
 
     def rollouts(self, domain: str) -> list[Rollout]:

@@ -228,6 +228,7 @@ class _Trial:
         # Plain ones are always there: the guards compare with them.
         self.kinds: list[Kind] = list(dict.fromkeys(((), *self.mix, *self.mix_after)))
         self._fresh: list[_Fresh] | None = None
+        self._resolution = 0.0
 
     def look(self, n: int) -> Outcome:
         """Bring the fresh rollouts of every kind up to `n`, measure, decide."""
@@ -283,6 +284,7 @@ class _Trial:
         if self._fresh is not None:
             new = [old.and_more(more) for old, more in zip(self._fresh, new, strict=True)]
         self._fresh = new
+        self._resolution = max(self._resolution, found.resolution)
         return new
 
     def _sample(self, kind: Kind, start: int, end: int) -> list[str]:
@@ -328,7 +330,8 @@ class _Trial:
         rates = []
         for origin_MG in groups:
             score_MG = self.critic.scorer.rewards(rubric, met_NK[origin_MG])
-            rates.append(group_signals(score_MG, quality_N[origin_MG], origin_MG).rate())
+            signals = group_signals(score_MG, quality_N[origin_MG], origin_MG, self._resolution)
+            rates.append(signals.rate())
         return float(rates[0][0]), rates[1]
 
     def _guards(self, fresh: dict[Kind, _Fresh]) -> dict[str, Guard]:
@@ -340,7 +343,9 @@ class _Trial:
             rewards = self.critic.scorer.rewards
             before_N = rewards(self.rubric, plain.met_NK[:, columns])
             after_N = rewards(self.rubric_after, plain.met_NK[:, columns_after])
-            agrees, agrees_after = (agreement(s_N, plain.quality_N) for s_N in (before_N, after_N))
+            agrees, agrees_after = (
+                agreement(s_N, plain.quality_N, self._resolution) for s_N in (before_N, after_N)
+            )
             return {"agreement with quality": Guard(agrees, agrees_after)}
         most_guided = next(iter(self.mix_after))  # that of the group's first rollout
         if not most_guided:
@@ -371,12 +376,12 @@ def _known_pairs(group: Group) -> int:
     return sum(n for name, n in group.pairs.items() if name != "unknown")
 
 
-def _bootstrap_share(groups: list[tuple[Floats, Floats]], rng: np.random.Generator) -> Floats:
+def _bootstrap_share(groups: Sequence[tuple[Floats, Floats, float]], rng: np.random.Generator) -> Floats:
     """Replicates of s = informative / all pairs over groups, rollouts resampled within each."""
     top_R, bottom_R = np.zeros(REPLICATES), np.zeros(REPLICATES)
-    for score_G, quality_G in groups:
+    for score_G, quality_G, resolution in groups:
         origin_RG = rng.integers(len(score_G), size=(REPLICATES, len(score_G)))
-        signals = group_signals(score_G[origin_RG], quality_G[origin_RG], origin_RG)
+        signals = group_signals(score_G[origin_RG], quality_G[origin_RG], origin_RG, resolution)
         top_R += signals.informative
         bottom_R += signals.pairs
     return np.divide(top_R, bottom_R, out=np.zeros_like(top_R), where=bottom_R > 0)

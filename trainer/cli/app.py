@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ... import __version__
-from . import harness, judging, memory, spec, training
+from . import diagnosing, harness, judging, memory, spec, training
 
 app = typer.Typer(
     name="harnessrl",
@@ -18,7 +18,15 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="GRPO on rubric rewards under a training-time harness that co-evolves with the policy.",
 )
-for command in (spec.init, spec.validate, training.train, training.report, judging.judge, spec.schema):
+for command in (
+    spec.init,
+    spec.validate,
+    training.train,
+    training.report,
+    diagnosing.diagnose,
+    judging.judge,
+    spec.schema,
+):
     app.command()(command)
 app.add_typer(harness.app, name="harness")
 app.add_typer(memory.app, name="memory")
