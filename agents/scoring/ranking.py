@@ -91,28 +91,45 @@ class Standing:
 
 
 def standing(n: int, anchors: int, pairs_P2: np.ndarray, outcome_P: Floats) -> Standing:
-    """Where N players stand beside the first `anchors` of them. Outcomes that are NaN are left out."""
+    """Where N players stand beside the first `anchors` of them. Outcomes that are NaN are left out.
+
+    An anchor that could be compared with nobody is left out too.
+    """
     known = ~np.isnan(outcome_P)
     pairs_P2, outcome_P = pairs_P2[known], outcome_P[known]
     fit = bradley_terry(n, pairs_P2, outcome_P)
+    tied_N = _tied_together(n, anchors, pairs_P2)
     centre_NN = np.eye(n)
-    centre_NN[:, :anchors] -= 1.0 / anchors
+    measure = np.flatnonzero(tied_N[:anchors])
+    centre_NN[:, measure] -= 1.0 / max(1, len(measure))
     q_N = _sigmoid(centre_NN @ fit.theta_N)
     slope_NN = (q_N * (1.0 - q_N))[:, None] * centre_NN  # the delta method
     covariance_NN = slope_NN @ fit.covariance_NN @ slope_NN.T
     variance_N = np.diag(covariance_NN)
     square_NN = variance_N[:, None] + variance_N[None] - 2.0 * covariance_NN
-    q_N[~_reached(n, anchors, pairs_P2)] = np.nan
+    q_N[~tied_N] = np.nan
     return Standing(q_N, np.sqrt(np.maximum(square_NN, 0.0)))
 
 
-def _reached(n: int, anchors: int, pairs_P2: np.ndarray) -> np.ndarray:
-    """Which players a chain of comparisons ties to an anchor."""
-    reached = np.arange(n) < anchors
+def _tied_together(n: int, anchors: int, pairs_P2: np.ndarray) -> np.ndarray:
+    """Who belongs to the players that comparisons tie together, of whom most are anchors.
+
+    Nobody where nobody was compared, unless there is one player alone.
+    """
+    best = np.zeros(n, dtype=bool)
+    for anchor in range(anchors):
+        part = _tied_to(anchor, n, pairs_P2)
+        if (part.sum() > 1 or n == 1) and part[:anchors].sum() > best[:anchors].sum():
+            best = part
+    return best
+
+
+def _tied_to(player: int, n: int, pairs_P2: np.ndarray) -> np.ndarray:
+    """Who a chain of comparisons ties to a player; the player too."""
+    reached = np.arange(n) == player
     while True:
-        ends = reached[pairs_P2]  # (P, 2)
         found = reached.copy()
-        found[pairs_P2[ends.any(axis=1)].ravel()] = True
+        found[pairs_P2[reached[pairs_P2].any(axis=1)].ravel()] = True
         if (found == reached).all():
             return reached
         reached = found
