@@ -176,7 +176,7 @@ class Oracle(Strict):
     share: Share = 1.0
     """Share of training groups the oracle looks at; only these are evidence for the evolver."""
     opponents: Annotated[int, Field(ge=2, multiple_of=2)] = 4
-    """Other responses that each one is compared with, each in both orders (pairwise only)."""
+    """Other responses that each one is compared with, an even number (pairwise only)."""
     anchors: Positive = 3
     """Fixed responses of each task that all others are measured by: its reference, if it has one, and
     the first plain ones the oracle sees (pairwise only)."""
