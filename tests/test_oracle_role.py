@@ -157,19 +157,40 @@ def test_questions_and_quality_do_not_depend_on_the_order_of_responses(
     assert len(endpoint.bodies) == n, "all of it is known"
 
 
-@pytest.mark.parametrize("place", ["A", "B", "tie"])
-def test_an_oracle_that_always_prefers_a_place_finds_ties_alone(
+@pytest.mark.parametrize("place", ["A", "B"])
+def test_an_oracle_that_always_prefers_a_place_says_nothing(
     place: str, endpoint: ScriptedEndpoint
 ) -> None:
+    """Contradiction is no tie: no pair becomes spurious by it."""
     endpoint.answer = lambda body: opinion(place)
     with asking(endpoint.base_url) as oracle:
         found = quality(oracle, numbers(*range(8)))
         assert audit(oracle) == 0.0
+    assert found.q_N == pytest.approx([0.5] * 8, abs=1e-5)
+    for scores in (np.arange(8.0), np.ones(8)):
+        assert pair_classes(scores, found.q_N, found.resolution)["unknown"] == 28
+
+
+def test_what_the_oracle_calls_ties_are_ties(endpoint: ScriptedEndpoint) -> None:
+    endpoint.answer = lambda body: opinion("tie")
+    with asking(endpoint.base_url) as oracle:
+        found = quality(oracle, numbers(*range(8)))
     assert found.q_N.tolist() == [0.5] * 8
-    counts = pair_classes(np.arange(8.0), found.q_N, found.resolution)
-    assert counts["spurious"] == sum(counts.values()) == 28
-    tied = pair_classes(np.ones(8), found.q_N, found.resolution)
-    assert tied["neutral"] == 28
+    assert pair_classes(np.arange(8.0), found.q_N, found.resolution)["spurious"] == 28
+    assert pair_classes(np.ones(8), found.q_N, found.resolution)["neutral"] == 28
+
+
+def test_equally_good_responses_tie_and_others_do_not(endpoint: ScriptedEndpoint) -> None:
+    """Two levels of quality: all pairs inside a level tie, all others are told apart."""
+    texts = [f"{level} text {n}" for n in range(5) for level in (1, 2)]
+    with asking(endpoint.base_url) as oracle:
+        found = quality(oracle, texts)
+    level = np.array([1.0, 2.0] * 5)
+    i, j = np.triu_indices(10, 1)
+    equal = found.q_N[i] == found.q_N[j]
+    assert (equal <= (level[i] == level[j])).all() and equal.sum() > 0.7 * 20
+    counts = pair_classes(level, found.q_N, found.resolution)
+    assert counts["informative"] == 25 and counts["inversion"] == counts["spurious"] == 0
 
 
 def test_a_win_in_one_order_and_a_tie_in_the_other_lean(endpoint: ScriptedEndpoint) -> None:

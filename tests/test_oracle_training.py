@@ -149,8 +149,9 @@ def test_an_oracle_that_prefers_a_place_changes_nothing(tmp_path: Path) -> None:
     with ScriptedEndpoint(lambda body: opinion("A")) as endpoint:
         root = run(write_sim(tmp_path, endpoint, steps=8), tmp_path)
     for group in of(root, Group):
-        assert set(group.quality) == {0.5}
-        assert group.pairs["informative"] == group.pairs["inversion"] == 0
+        assert np.array(group.quality) == pytest.approx(np.full(8, 0.5), abs=1e-5)
+        # But for equal texts, which are equally good whatever anybody says.
+        assert sum(group.pairs.values()) == group.pairs["unknown"] + group.pairs["neutral"]
     assert {p.oracle_accuracy for p in of(root, Probe)} == {0.0}
     assert not [d for d in of(root, Decision) if d.accepted and d.update.interface == "g"]
 
@@ -214,7 +215,7 @@ def test_a_spent_budget_is_told_once_and_quality_unknown_from_there(
     done = tiny.invoke("train", spec, "--folder", tmp_path, "--name", "run", "--no-probe")
     assert done.exit_code == 0, done.output + repr(done.exception)
     root = tmp_path / "run"
-    assert " ".join(done.output.split()).count("alarm: the questions that oracle.budget allows") == 1
+    assert " ".join(done.output.split()).count("alarm: oracle.budget has no room") == 1
     assert 300 < len(endpoint.bodies) <= 400
     groups = of(root, Group)
     assert None not in groups[0].quality and set(groups[-1].quality) == {None}

@@ -7,7 +7,8 @@ import itertools
 import numpy as np
 import pytest
 import scripted  # noqa: F401  (the profile of hypothesis)
-from harnessrl.agents.scoring.ranking import PRIOR_SD, bradley_terry, schedule, standing
+from harnessrl.agents.scoring.diagnosis import EPS
+from harnessrl.agents.scoring.ranking import PRIOR_SD, bradley_terry, schedule, settle, standing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -161,6 +162,71 @@ def test_quality_is_measured_from_the_anchors() -> None:
     alone = standing(3, 3, pairs[:3], np.array([1.0, 1.0, 1.0]))
     logits = np.log(alone.q_N / (1 - alone.q_N))
     assert logits.sum() == pytest.approx(0.0, abs=1e-9) and (np.diff(alone.q_N) < 0).all()
+
+
+# --- ties -----------------------------------------------------------------------------------------
+
+
+def test_only_what_is_called_a_tie_is_equal() -> None:
+    q = np.array([0.5, 0.5, 0.5, 0.6, 0.9, np.nan, 0.51])
+    found = settle(q, 0.2, np.array([[0, 3], [4, 0], [5, 1], [2, 6]]))
+    assert found[0] == found[3] == pytest.approx(0.55)
+    assert found[2] == found[6] == pytest.approx(0.505)
+    assert np.isnan(found[5]) and found[4] == 0.9, "a tie of what lies apart is not believed"
+    assert found[1] == 0.5
+    apart = settle(np.full(4, 0.5), 0.2, np.empty((0, 2), dtype=int))
+    assert len(set(apart)) == 4 and apart == pytest.approx([0.5] * 4, abs=1e-6)
+    assert np.diff(np.sort(apart)).min() > 10 * EPS
+
+
+def test_ties_do_not_chain_beyond_the_resolution() -> None:
+    q = np.array([0.1, 0.2, 0.3, 0.4])
+    found = settle(q, 0.25, np.array([[0, 1], [1, 2], [2, 3]]))
+    assert found == pytest.approx([0.2, 0.2, 0.2, 0.4])
+
+
+@given(tournaments(), st.floats(0.0, 0.5), st.data())
+def test_settling_moves_nobody_beyond_the_resolution(
+    tournament: tuple[int, np.ndarray, np.ndarray], resolution: float, data: st.DataObject
+) -> None:
+    n, pairs, outcomes = tournament
+    q = standing(n, 1, pairs, outcomes).q_N
+    said = pairs[data.draw(st.lists(st.booleans(), min_size=len(pairs), max_size=len(pairs)))]
+    found = settle(q, resolution, said)
+    known = ~np.isnan(q)
+    assert (np.isnan(found) == ~known).all()
+    assert (np.abs(found - q)[known] <= resolution + 1e-6).all()
+    i, j = np.triu_indices(n, 1)
+    told = (q[j] - q[i]) > 2 * resolution + 1e-5
+    assert (found[j] - found[i])[told].min(initial=1.0) > 0, "no order that is told turns round"
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+def test_equal_ones_are_called_equal_and_others_are_not(noise: float) -> None:
+    """Three levels of quality; an answer is replaced by one at random with a chance of `noise`."""
+    rng = np.random.default_rng(3)
+    pairs = schedule(3, 8, 4)
+    counts = dict.fromkeys(("tie", "equal", "false tie", "wrong", "different"), 0)
+    for _ in range(60):
+        true = rng.integers(3, size=11)
+        right = (np.sign(true[pairs[:, 0]] - true[pairs[:, 1]]) + 1) / 2
+        random = rng.choice([0, 0.5, 1], size=(2, len(pairs)))
+        answers = np.where(rng.random((2, len(pairs))) < noise, random, right[None])
+        found = standing(11, 3, pairs, answers.mean(0))
+        i, j = np.triu_indices(8, 1)
+        resolution = float(np.median(found.error_NN[3:, 3:][i, j]))
+        q = settle(found.q_N, resolution, pairs[(answers == 0.5).all(0)])[3:]
+        difference, equal = q[i] - q[j], true[3:][i] == true[3:][j]
+        tie, told = difference == 0, np.abs(difference) >= resolution
+        opposite = np.sign(difference) == -np.sign(true[3:][i] - true[3:][j])
+        counts["tie"] += int((tie & equal).sum())
+        counts["equal"] += int(equal.sum())
+        counts["false tie"] += int((tie & ~equal).sum())
+        counts["wrong"] += int((told & opposite & ~equal).sum())
+        counts["different"] += int((~equal).sum())
+    print(f"\nnoise {noise}: {counts}")
+    assert counts["tie"] > 0.6 * counts["equal"]
+    assert counts["false tie"] + counts["wrong"] <= 0.01 * counts["different"]
 
 
 # --- tournaments ----------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def oracle_alarms(groups: Sequence[Group], causes: Mapping[str, int]) -> Iterato
     if not causes:
         return
     if any(cause.startswith("oracle.budget") for cause in causes):
-        told = "the questions that oracle.budget allows are asked: quality is unknown from here on"
+        told = "oracle.budget has no room for what is to be asked: quality is unknown from here on"
         yield Alarm("oracle", "budget", f"{told}, and nothing is diagnosed any more")
     elif all(q is None for group in groups for q in group.quality):
         told = ", ".join(f"{n} x {cause}" for cause, n in list(causes.items())[:3])

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...memory.anchors import Anchors
 from ...specs.schema import Oracle as OracleSpec
 from ...specs.tasks import Task
 from ..roles.client import Role
 from .examiner import MOST_GRADE, Examiner, Graded, Opinion, Pair
-from .ranking import schedule, standing
+from .ranking import schedule, settle, standing
 from .reward import Floats
 from .verdictcache import VerdictCache
 
@@ -94,35 +95,39 @@ class Pairwise:
         others = sorted({*responses} - {*anchors}, key=_shuffled)
         players = [*anchors, *others]
         pairs_P2 = schedule(len(anchors), len(others), self.examiner.spec.opponents)
-        outcome_P, causes = self._compare(
+        compared = self._compare(
             [Pair(task.prompt, players[a], players[b]) for a, b in pairs_P2.tolist()], purpose
         )
-        found = standing(len(players), len(anchors), pairs_P2, outcome_P)
+        found = standing(len(players), len(anchors), pairs_P2, compared.outcome_P)
         number = {text: n for n, text in enumerate(players)}
         index_N = np.array([number[text] for text in responses], dtype=int)
         present = [n for n in sorted({*index_N.tolist()}) if not np.isnan(found.q_N[n])]
         i, j = np.triu_indices(len(present), 1)
         error_P = found.error_NN[np.ix_(present, present)][i, j]
-        return Quality(found.q_N[index_N], float(np.median(error_P)) if len(error_P) else 0.0, causes)
+        resolution = float(np.median(error_P)) if len(error_P) else 0.0
+        q_N = settle(found.q_N, resolution, pairs_P2[compared.ties_P])
+        return Quality(q_N[index_N], resolution, compared.causes)
 
     def orders(self, known: Sequence[KnownOrder], purpose: str) -> list[float | None]:
         """What the first, the better one, wins of each comparison."""
         pairs = [Pair(one.prompt, one.better, one.worse) for one in known]
-        outcome_P, _ = self._compare(pairs, purpose, anew=True)
+        outcome_P = self._compare(pairs, purpose, anew=True).outcome_P
         return [None if np.isnan(outcome) else outcome for outcome in outcome_P.tolist()]
 
-    def _compare(
-        self, pairs: Sequence[Pair], purpose: str, anew: bool = False
-    ) -> tuple[Floats, tuple[str, ...]]:
-        """What the first of each pair wins, in [0, 1]: the mean over both orders, NaN if one is open.
-
-        An oracle that always prefers the first place, or the last, so finds nothing but ties.
-        """
+    def _compare(self, pairs: Sequence[Pair], purpose: str, anew: bool = False) -> _Compared:
+        """Each pair in both orders."""
         swapped = [Pair(pair.prompt, pair.second, pair.first) for pair in pairs]
         opinions = self.examiner.ask([*pairs, *swapped], purpose, anew)
         one_P, other_P = _values(opinions[: len(pairs)]), _values(opinions[len(pairs) :])
         causes = tuple(opinion.cause for opinion in opinions if opinion.value is None)
-        return (one_P + 2.0 - other_P) / 4.0, causes
+        return _Compared((one_P + 2.0 - other_P) / 4.0, (one_P == 1.0) & (other_P == 1.0), causes)
+
+
+@dataclass(frozen=True)
+class _Compared:
+    outcome_P: Floats  # what the first wins, the mean over both orders; NaN: one of them is open
+    ties_P: NDArray[np.bool_]  # called a tie in both orders
+    causes: tuple[str, ...]
 
 
 class Reference:

@@ -16,6 +16,8 @@ from .reward import Floats
 #: response that won or lost everything finite.
 PRIOR_SD = 2.0
 TOLERANCE = 1e-12
+#: Between scores that are equal although nobody says so; the diagnosis takes less than 1e-9 for a tie.
+APART = 1e-7
 MAX_STEPS = 200
 
 
@@ -111,6 +113,27 @@ def standing(n: int, anchors: int, pairs_P2: np.ndarray, outcome_P: Floats) -> S
     return Standing(q_N, np.sqrt(np.maximum(square_NN, 0.0)))
 
 
+def settle(q_N: Floats, resolution: float, said_P2: np.ndarray) -> Floats:
+    """Qualities of which two are equal where the oracle says so, and nowhere else.
+
+    `said_P2` are the pairs it calls ties. These, and whom ties connect to them, get their common mean,
+    as long as all of them lie within the resolution. Others whose scores happen to be equal (answers that
+    contradict each other do that) are set apart by a trifle: between them nothing is said.
+    """
+    part = {n: frozenset([n]) for n in range(len(q_N)) if not np.isnan(q_N[n])}
+    told = [(a, b) for a, b in said_P2.tolist() if a in part and b in part]
+    for a, b in sorted(told, key=lambda pair: (round(abs(q_N[pair[0]] - q_N[pair[1]]), 9), pair)):
+        both = part[a] | part[b]
+        if np.ptp(q_N[list(both)]) < resolution:
+            part |= dict.fromkeys(both, both)
+    out, last = q_N.copy(), -1.0
+    means = {group: float(np.mean(q_N[sorted(group)])) for group in set(part.values())}
+    for group in sorted(means, key=lambda group: (round(means[group], 9), min(group))):
+        last = max(means[group], last + APART)
+        out[list(group)] = last
+    return out
+
+
 def _tied_together(n: int, anchors: int, pairs_P2: np.ndarray) -> np.ndarray:
     """Who belongs to the players that comparisons tie together, of whom most are anchors.
 
@@ -126,7 +149,8 @@ def _tied_together(n: int, anchors: int, pairs_P2: np.ndarray) -> np.ndarray:
 
 def _tied_to(player: int, n: int, pairs_P2: np.ndarray) -> np.ndarray:
     """Who a chain of comparisons ties to a player; the player too."""
-    reached = np.arange(n) == player
+    reached = np.zeros(n, dtype=bool)
+    reached[player] = True
     while True:
         found = reached.copy()
         found[pairs_P2[reached[pairs_P2].any(axis=1)].ravel()] = True
@@ -136,4 +160,5 @@ def _tied_to(player: int, n: int, pairs_P2: np.ndarray) -> np.ndarray:
 
 
 def _sigmoid(x: Floats) -> Floats:
-    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * x)))
+    q: Floats = 0.5 * (1.0 + np.tanh(0.5 * x))
+    return q
