@@ -228,6 +228,9 @@ OPTIONS: list[tuple[list[str], str]] = [
     (["train", "--resume", "nowhere"], "nowhere is not a run folder"),
     (["report", "nowhere"], "nowhere is not a run folder"),
     (["report", SPEC], f"{SPEC} is not a run folder"),
+    (["diagnose", "nowhere"], "nowhere is not a run folder"),
+    (["diagnose", ".", "--by", "seed"], "'seed' is not one of"),
+    (["diagnose", ".", "--last", "0"], "--last"),
     (["memory", "rebuild", "nowhere"], "nowhere is not a run folder"),
     (["memory", "search", "nowhere", "x"], "nowhere is not a run folder"),
     (["memory", "search", "nowhere", "x", "--limit", "0"], "--limit"),
@@ -278,6 +281,7 @@ def test_all_commands_are_there() -> None:
         ("validate",),
         ("train",),
         ("report",),
+        ("diagnose",),
         ("memory", "rebuild"),
         ("memory", "search"),
     }
@@ -414,7 +418,7 @@ def test_memory_of_a_run_in_progress(args: tuple[str, ...], run: Path) -> None:
     assert "another process" in done.output
 
 
-@pytest.mark.parametrize("args", [("memory", "rebuild"), ("report",)])
+@pytest.mark.parametrize("args", [("memory", "rebuild"), ("report",), ("diagnose",)])
 def test_a_damaged_log_is_named(args: tuple[str, ...], run: Path) -> None:
     log = run / "events.jsonl"
     log.write_text("{}\n" + log.read_text())
@@ -432,7 +436,7 @@ def test_the_small_commands_do_not_import_torch(finished: tiny.Finished, tmp_pat
         "try:\n    app(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
         "print('torch' in sys.modules, file=sys.stderr)"
     )
-    for args in (["memory", "search", str(run), "fox"], ["report", str(run)]):
+    for args in (["memory", "search", str(run), "fox"], ["report", str(run)], ["diagnose", str(run)]):
         done = subprocess.run(
             [sys.executable, "-c", program, *args], capture_output=True, text=True, env=os.environ
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from harnessrl.agents.scoring.breakdown import breakdown
 from harnessrl.memory.events import EventLog
 from harnessrl.memory.records import (
     Accepted,
@@ -29,7 +31,7 @@ from harnessrl.memory.records import (
 from harnessrl.specs.schema import LocalEngine, Oracle, PolicyRole, Roles, RunSpec, Tasks
 from harnessrl.specs.tasks import Criterion, HeldOutTask, TaskFile, TrainTask
 from harnessrl.specs.updates import Add, Mount, Pause, Retire, Update
-from harnessrl.trainer.report import build
+from harnessrl.trainer.report import build, diagnosis
 from harnessrl.trainer.report import rollouts as rollouts_module
 from harnessrl.trainer.report.build import build_report
 from harnessrl.trainer.report.data import load_run
@@ -479,6 +481,55 @@ def test_without_an_oracle_it_says_that_it_cannot_judge(tmp_path: Path) -> None:
     assert "whether more reward meant better responses cannot be judged" in page.text
     assert "oracle quality is not known" in page.text
     assert "oracle quality rose" not in page.text and "oracle quality fell" not in page.text
+
+
+def tables(page: Page) -> list[list[list[str]]]:
+    """The cells of the body rows of the diagnosis' tables: domains, then criteria."""
+    section = page.raw[page.raw.index('id="diagnosis"') :].split("</section>")[0]
+    bodies = section.split("<tbody>")[1:]
+    rows = [body.split("</tbody>")[0].split("<tr>")[1:] for body in bodies]
+    cells = [[re.split(r"</t[hd]>", row)[:-1] for row in body] for body in rows]
+    return [
+        [[" ".join(re.sub("<[^>]*>", " ", c).split()) for c in row] for row in body] for body in cells
+    ]
+
+
+def test_the_diagnosis_is_that_of_the_log(run: Path, page: Page) -> None:
+    groups = load_run(run).of(Group)
+    domains, criteria = tables(page)
+    expected = breakdown(groups, "domain", {}, SPEC.seed)
+    for cells, row in zip(domains, expected, strict=True):
+        assert cells[0].startswith(row.key) and "2 tasks" in cells[0]
+        assert cells[1].startswith(f"{row.signal_rate:.2f} [")
+        assert cells[2] == str(row.groups) and cells[4] == f"{row.known:,}"
+        assert cells[5] == f"{row.share('informative'):.0%}"
+    texts = " ".join(row[0] for row in criteria)
+    # That of the seed rubrics and the one that was accepted; less the retired one where it was retired.
+    assert "Stays on topic" in texts and "Mentions sci-rust." in texts and "Repeats itself." in texts
+    rates = [float(row[1].split()[0]) for row in criteria]
+    assert rates == sorted(rates) and len(rates) == 6 + 2 + 1
+    full = next(row for row in criteria if "full sentences" in row[0])
+    assert full[0].startswith("+1") and full[0].endswith("6 tasks") and full[2] == "112"
+
+
+def test_a_long_rubric_is_cut_to_its_worst_criteria(
+    run: Path, monkeypatch: pytest.MonkeyPatch, without_figures: None
+) -> None:
+    monkeypatch.setattr(diagnosis, "MAX_ROWS", 4)
+    page = Page(build_report(run))
+    assert len(tables(page)[1]) == 4 and "5 more, with higher rates" in page.text
+    monkeypatch.undo()
+    build_report(run)
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_without_an_oracle_the_diagnosis_tells_collapse_alone(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", steps=6, oracle=False)
+    page = Page(build_report(tmp_path / "run"))
+    assert "The oracle was asked about none of the 24 groups" in page.text
+    for row in [row for body in tables(page) for row in body]:
+        assert row[1] == row[5] == "–" and row[4] == "0"  # noqa: RUF001
+        assert re.fullmatch(r"\d+/\d+/\d+", row[3])
 
 
 @pytest.mark.usefixtures("without_figures")

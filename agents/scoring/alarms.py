@@ -166,14 +166,14 @@ class _Gamed:
     def sentence(self) -> str:
         """What is going on, with its numbers."""
         kind, more, means = (
-            ("penalty", "is run into by fewer", "avoiding it is not")
+            ("penalty", "is run into by fewer", "avoiding it")
             if self.criterion.points < 0
-            else ("criterion", "is met by more", "meeting it is not")
+            else ("criterion", "is met by more", "meeting it")
         )
         at = "" if self.where == "run" else f"{_title(self.where)}, "
         told = f"{kind} {self.criterion.text!r} {more} responses ({self._met})"
         fell = f"the quality of the same groups fell from {self.quality}"
-        return f"{at}{told} while {fell}: {means} what makes a response better"
+        return f"{at}{told} while {fell}: {means} no longer goes with better responses"
 
     @property
     def _met(self) -> str:

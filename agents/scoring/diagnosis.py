@@ -190,7 +190,7 @@ def signal_interval(
         for first in range(0, len(score_MG), CHUNK):
             part = slice(first, first + CHUNK)
             codes_MP = pair_codes(score_MG[part], quality_MG[part], resolution_M[part])
-            times_MRG = _resampled(len(score_MG[part]), score_MG.shape[1], replicates, rng)
+            times_MRG = _resampled(len(codes_MP), score_MG.shape[1], replicates, rng)
             top_R += _drawn_pairs(codes_MP == _INFORMATIVE, times_MRG)
             bottom_R += _drawn_pairs(codes_MP < len(SIGNAL_CLASSES), times_MRG)
     defined_R = bottom_R > 0

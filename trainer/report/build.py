@@ -8,9 +8,10 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from ...agents.scoring.diagnosis import LEVEL
 from ...memory.files import write_atomic
 from ...memory.records import Group
-from . import decisions, history, plots, summary, text
+from . import decisions, diagnosis, history, plots, summary, text
 from .data import RunData, load_run, rollouts_file
 from .history import Version
 from .rollouts import MAX_RESPONSE, attach_rollouts
@@ -66,6 +67,9 @@ def _render(data: RunData) -> str:
             sentences=summary.sentences(data, head, splits, tally),
             figures=_figures(data, versions),
             window=plots.window(len(data.steps)),
+            health=diagnosis.health(data),
+            shares=diagnosis.SHARES,
+            level=LEVEL,
             decisions=decisions.rows(data),
             tasks=tasks,
             tasks_left_out=tasks_left_out,
@@ -106,6 +110,7 @@ def _environment() -> Environment:
         number=text.number,
         signed=text.signed,
         interval=text.interval,
+        percent=diagnosis.percent,
         count=text.count,
         duration=text.duration,
         plural=text.plural,

@@ -25,6 +25,8 @@ SHARES: tuple[tuple[str, tuple[PairClass, ...]], ...] = (
     ("blind\nhigh", ("blind_high",)),
     ("other\nties", ("blind_spread", "neutral")),
 )
+#: Criteria on the page; `harnessrl diagnose` has them all.
+MAX_ROWS = 20
 MAX_TEXT = 60  # characters of a criterion
 
 
@@ -164,3 +166,30 @@ def table(found: Diagnosed, shares: bool = True) -> tuple[list[str], list[list[s
 def percent(share: float | None) -> str:
     """A share as whole percents; unknown: a dash."""
     return number(None) if share is None else f"{share:.0%}"
+
+
+@dataclass(frozen=True)
+class Health:
+    """The tables of the report: criteria that are in force at the end, and domains."""
+
+    criteria: list[tuple[Row, Criterion]]  # the worst first, at most MAX_ROWS
+    left_out: int
+    domains: list[Row]
+    judged: int  # groups that the oracle was asked about
+    groups: int
+
+
+def health(data: RunData) -> Health:
+    """... over all groups of a run in which they were scored. Without groups: empty tables."""
+    groups = data.of(Group)
+    states, _ = data.harness
+    in_force = {c.id: c for task_id in states[-1].tasks for c in states[-1].rubric(task_id)}
+    seed = data.spec.seed if data.spec else 0
+    rows = breakdown(groups, "criterion", in_force, seed)
+    return Health(
+        criteria=[(row, in_force[row.key]) for row in rows[:MAX_ROWS]],
+        left_out=len(rows[MAX_ROWS:]),
+        domains=breakdown(groups, "domain", {}, seed),
+        judged=sum(any(q is not None for q in group.quality) for group in groups),
+        groups=len(groups),
+    )
