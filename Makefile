@@ -3,11 +3,12 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP_ARGS := -c constraints.txt $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
+TORCH_INDEX := $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
+PIP_ARGS := -c constraints.txt $(TORCH_INDEX)
 READY := $(VENV)/ready
 DEV_READY := $(VENV)/ready-dev
 
-.PHONY: setup run test check types unit slow bench schema clean
+.PHONY: setup run test check types types-folder unit slow test-engines engines bench schema clean
 
 setup: $(READY)
 
@@ -21,10 +22,12 @@ check: $(DEV_READY)
 	$(BIN)/ruff format --check .
 
 # mypy wants the package under its own name. The root is the package, so that gets a folder of links.
-types: $(DEV_READY)
+types: $(DEV_READY) types-folder
+	MYPYPATH=build/types $(BIN)/mypy -p harnessrl
+
+types-folder:
 	mkdir -p build/types/harnessrl
 	ln -sfn $(addprefix ../../../,__init__.py specs prompts memory agents trainer) build/types/harnessrl/
-	MYPYPATH=build/types $(BIN)/mypy -p harnessrl
 
 unit: $(DEV_READY)
 	$(BIN)/pytest
@@ -49,8 +52,34 @@ $(READY): $(VENV)/bin/python pyproject.toml constraints.txt
 	$(BIN)/pip install -qq $(PIP_ARGS) -e .
 	touch $@
 
+# OpenRLHF without what it runs on (a GPU's CUDA, Ray, vLLM): the tests read its parser. Its wheel puts a
+# package `tests` beside itself, which is not ours to keep.
 $(DEV_READY): $(READY)
 	$(BIN)/pip install -qq $(PIP_ARGS) -e ".[dev]"
+	$(BIN)/pip install -qq --no-deps openrlhf==0.11.2
+	touch $@
+
+# The engine tests: OpenRLHF, vLLM, Ray and DeepSpeed for real, on a CPU, in an environment of their own,
+# since they pin other versions of some libraries. It is large (4 GB), so all clones share it.
+ENGINES ?= $(HOME)/.cache/harnessrl/engines-$(shell sha256sum tests/engines/requirements.txt | cut -c1-12)
+ENGINES_READY := $(ENGINES)/ready
+
+test-engines: $(DEV_READY) $(ENGINES_READY) types-folder
+	PYTHONPATH=build/types:trainer/openrlhf/cpu DS_ACCELERATOR=cpu $(ENGINES)/bin/python -m pytest tests/engines/inside
+	OPENRLHF_PYTHON=$(ENGINES)/bin/python $(BIN)/pytest -m engines tests/engines
+
+engines: $(ENGINES_READY)
+
+# DeepSpeed is built against the torch that is there, without its CUDA parts, and by an older setuptools than
+# vLLM asks for. OpenRLHF asks for flash-attn, which needs a GPU. The last three do not fit this torch.
+$(ENGINES_READY): tests/engines/requirements.txt
+	$(PYTHON) -m venv $(ENGINES)
+	$(ENGINES)/bin/pip install -qq --upgrade pip
+	$(ENGINES)/bin/pip install -qq $(TORCH_INDEX) -r tests/engines/requirements.txt
+	$(ENGINES)/bin/pip install -qq setuptools==78.1.1
+	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(ENGINES)/bin/pip install -qq --no-build-isolation deepspeed==0.19.6
+	$(ENGINES)/bin/pip install -qq --no-deps openrlhf==0.11.2
+	$(ENGINES)/bin/pip uninstall -qq -y torchvision torchaudio torchcodec
 	touch $@
 
 clean:

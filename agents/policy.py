@@ -31,6 +31,10 @@ class PromptError(Exception):
     """A prompt (with its guidance) is longer than the policy takes, or holds control tokens."""
 
 
+class PolicyError(Exception):
+    """The policy cannot be sampled now; the message says why."""
+
+
 class Policy(Protocol):
     """A policy that can be sampled. Engines implement it; the critic and the probes use it."""
 
@@ -44,5 +48,5 @@ class Policy(Protocol):
     def sample(self, requests: Sequence[Request], seed: int) -> list[Sample]:
         """Sample one response a request, in order. The draws depend on `seed` and the keys only.
 
-        Raises `PromptError`.
+        Raises `PromptError`, or `PolicyError` if it is served elsewhere and does not answer.
         """

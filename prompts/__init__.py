@@ -61,6 +61,7 @@ def check_templates(
     compare, grade = (None, oracle) if kind == "reference" else (oracle, None)
     render("compare", compare, fence="[mark]", prompt="a prompt", first="one", second="another")
     render("grade", grade, reference="a good response", **quoted)
+    render("extract", what="a part", **quoted)
     seen = {"reward": "0.50", "quality": "0.50", "text": "a response"}
     for judged in (True, False):
         render(

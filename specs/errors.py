@@ -165,14 +165,16 @@ def validate(
     problems: list[Problem],
     more_keys: tuple[str, ...] = (),
     whole: bool = True,
+    context: Any = None,
 ) -> M | None:
     """`source` as a `model`; if it is none, None, and every reason why goes to `problems`.
 
     `more_keys` are known at the top although the model does not have them. If `source` is not
-    whole (a file it extends could not be read), missing keys are no problem of its own.
+    whole (a file it extends could not be read), missing keys are no problem of its own. `context` is
+    what the model's own validators are given.
     """
     try:
-        return model.model_validate(source.plain())
+        return model.model_validate(source.plain(), context=context)
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False)
         if not whole:
@@ -209,7 +211,11 @@ def _explain(
             assert isinstance(key, str) and isinstance(parent.value, dict)
             if meant := near_miss(key, allowed):
                 misspelt.add((*path[:-1], meant))
-            message = f"unknown key {key}{did_you_mean(key, allowed)}"
+            kind_of = parent.get("kind")
+            if kind_of is not None and (kinds := _kinds_with(model, path)):
+                message = f"{key} is a key of kind {' or '.join(kinds)}, not of {describe(kind_of)}"
+            else:
+                message = f"unknown key {key}{did_you_mean(key, allowed)}"
             message += f"; allowed here: {', '.join(allowed)}"
             yield parent.value[key].key.problem(path, message)
         elif node.bad or (kind == "too_short" and loc in above):
@@ -239,10 +245,13 @@ def _without_tags(model: type[BaseModel], loc: Steps) -> tuple[Steps, _Models]:
     """
     path: Steps = ()
     models: _Models = [model]
-    type_name = False  # does the name of a type come next?
+    type_name = key = False  # does the name of a type come next, or a key that stands for itself?
     for step in loc:
         if type_name:
             type_name = False
+            continue
+        if key:
+            key, path = False, (*path, step)
             continue
         if isinstance(step, str) and len(models) > 1:
             models = [m for m in models if any(step in tags for tags in _literals(m))]
@@ -252,16 +261,30 @@ def _without_tags(model: type[BaseModel], loc: Steps) -> tuple[Steps, _Models]:
             info = models[0].model_fields.get(step) if models else None
             models = list(_models_in(info.annotation)) if info else []
             type_name = info is not None and not models and _is_union(info.annotation)
+            key = info is not None and get_origin(info.annotation) is dict
     return path, models
+
+
+def _may_stand(model: type[BaseModel], path: Steps) -> _Models:
+    """All models that may stand at `path`, of whichever kind."""
+    models: _Models = [model]
+    for step in path:
+        if isinstance(step, str):
+            infos = [m.model_fields[step] for m in models if step in m.model_fields]
+            models = [found for info in infos for found in _models_in(info.annotation)]
+    return models
+
+
+def _kinds_with(model: type[BaseModel], path: Steps) -> list[str]:
+    """The kinds of mapping in which the last key of `path` is allowed; [] if there are none."""
+    owners = [m for m in _may_stand(model, path[:-1]) if path[-1] in m.model_fields]
+    kinds = [get_args(m.model_fields["kind"].annotation) for m in owners if "kind" in m.model_fields]
+    return [str(tag) for tags in kinds for tag in tags]
 
 
 def _tags(model: type[BaseModel], path: Steps) -> list[str]:
     """What the last key of `path` may be over all models that may stand there; [] if it is no tag."""
-    models: _Models = [model]
-    for step in path[:-1]:
-        if isinstance(step, str):
-            infos = [m.model_fields[step] for m in models if step in m.model_fields]
-            models = [found for info in infos for found in _models_in(info.annotation)]
+    models = _may_stand(model, path[:-1])
     infos = [m.model_fields[key] for m in models for key in path[-1:] if key in m.model_fields]
     if len(infos) < 2 or any(get_origin(info.annotation) is not Literal for info in infos):
         return []

@@ -30,7 +30,7 @@ from .errors import (
 )
 from .harnessfile import HarnessFile
 from .schema import Judge, RunSpec
-from .tasks import TaskFile
+from .tasks import PluginFault, TaskFile
 from .updates import Update, UpdateFile
 from .yamlnodes import dump_yaml, from_data, read
 
@@ -108,14 +108,17 @@ def load_run_spec(
     return LoadedSpec(spec, task_files, start_file, recipe or DEFAULT_RECIPE, source)
 
 
-def load_task_file(path: Path) -> TaskFile:
-    """Read a YAML task file. Raises `SpecError`; a task id used twice is a problem too."""
-    return _load(path, TaskFile, after=_check_ids)
+def load_task_file(path: Path, fault: PluginFault | None = None) -> TaskFile:
+    """Read a YAML task file. Raises `SpecError`; a task id used twice is a problem too.
+
+    Plugin checks are held against `fault`; without one, any name and arguments will do.
+    """
+    return _load(path, TaskFile, after=_check_ids, fault=fault)
 
 
-def load_harness_file(path: Path) -> HarnessFile:
+def load_harness_file(path: Path, fault: PluginFault | None = None) -> HarnessFile:
     """Read an exported harness. Raises `SpecError`."""
-    return _load(path, HarnessFile)
+    return _load(path, HarnessFile, fault=fault)
 
 
 def load_judge(path: Path) -> Judge:
@@ -123,9 +126,9 @@ def load_judge(path: Path) -> Judge:
     return _load(path, Judge, before=lambda node, found: _make_absolute(node, ("prompt",), found))
 
 
-def load_update(path: Path) -> Update:
+def load_update(path: Path, fault: PluginFault | None = None) -> Update:
     """Read one update that a person wrote. Raises `SpecError`."""
-    return _load(path, UpdateFile).update
+    return _load(path, UpdateFile, fault=fault).update
 
 
 def _load(
@@ -133,6 +136,7 @@ def _load(
     model: type[M],
     before: Callable[[Node, list[Problem]], None] = lambda *_: None,
     after: Callable[[Node, list[Problem]], None] = lambda *_: None,
+    fault: PluginFault | None = None,
 ) -> M:
     """A file as a `model`; `before` and `after` its validation more may be done with the nodes."""
     problems: list[Problem] = []
@@ -141,7 +145,7 @@ def _load(
         if source is None:
             raise SpecError(problems)
         before(source, problems)
-        loaded = validate(model, source, problems)
+        loaded = validate(model, source, problems, context=fault)
         after(source, problems)
         del source  # before the collector looks at a million nodes
     if loaded is None or problems:

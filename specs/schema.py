@@ -6,12 +6,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from .engines import LocalEngine, Positive, SimEngine, engine_kind
 from .errors import PlacedError
 from .guidance import StartGuidance
-from .tasks import AtLeastOne, Many, Strict
+from .openrlhf import OpenrlhfEngine, server_address
+from .tasks import AtLeastOne, EnvName, Many, Strict
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
-Positive = Annotated[int, Field(ge=1)]
 
 
 class Tasks(Strict):
@@ -117,7 +118,7 @@ class Endpoint(Strict):
     """Where it is served, e.g. `http://localhost:8000/v1`; several are replicas, used by load."""
     model: Annotated[str, Field(min_length=1)]
     """The model's name there."""
-    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    api_key_env: EnvName | None = None
     """Environment variable that holds the key, never the key itself; default: the server needs none."""
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] = 0.0
     """Sampling temperature."""
@@ -277,61 +278,6 @@ class Evolver(Strict):
         return self.max_staleness if self.memory == "run" else min(self.every, self.max_staleness)
 
 
-class _Engine(Strict):
-    steps: Positive = 28
-    """Training steps."""
-    tasks_per_step: Positive = 4
-    """Groups in a step."""
-    group_size: Annotated[int, Field(ge=2)] = 8
-    """G: rollouts in a group."""
-    max_new_tokens: Positive = 40
-    """Longest response (tokens)."""
-
-
-class SimEngine(_Engine):
-    """A simulated policy: words with probabilities instead of a network. Seconds for many steps."""
-
-    kind: Literal["sim"]
-    """Ignores `roles.policy`."""
-    learning_rate: Annotated[float, Field(gt=0.0)] = 0.5
-    """Step of the policy gradient on the words' logits."""
-
-
-class LocalEngine(_Engine):
-    """GRPO in one process with torch."""
-
-    kind: Literal["local"]
-    """On CPU, or on one GPU where there is one."""
-    max_prompt_tokens: Positive = 512
-    """A longer prompt (with its guidance) is an error, never cut."""
-    temperature: Annotated[float, Field(gt=0.0)] = 1.0
-    """Sampling temperature of training rollouts."""
-    learning_rate: Annotated[float, Field(gt=0.0)] = 2e-5
-    """AdamW learning rate, once warm."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the learning rate goes on once warm: constant, or down to zero after the last step."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """The learning rate rises linearly over the first so many steps. While it is low, the evolver can
-    repair the rubrics before the policy has moved far after them."""
-    clip: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
-    """PPO clipping range epsilon of the probability ratio."""
-    kl_coef: Annotated[float, Field(ge=0.0)] = 0.0
-    """Weight of KL(pi || the policy at the start) in the loss (k3 estimate, nats a token); 0: none."""
-    epochs: Positive = 1
-    """Optimizer steps on each batch (with 1, the ratio is 1 and nothing clips)."""
-    max_grad_norm: Annotated[float, Field(gt=0.0)] = 1.0
-    """Gradient norm is clipped to this."""
-    threads: Positive | None = None
-    """CPU threads; default: all cores."""
-
-
-def engine_kind(engine: Any) -> str:
-    """Which engine a mapping describes. Without a `kind`, or with an unknown one, it is read as `local`,
-    which then complains about it: so its other mistakes are found as well."""
-    found = engine.get("kind") if isinstance(engine, dict) else getattr(engine, "kind", None)
-    return "sim" if found == "sim" else "local"
-
-
 class Logging(Strict):
     """What a run leaves behind."""
 
@@ -366,7 +312,9 @@ class RunSpec(Strict):
     evolver: Evolver = Evolver()
     """What changes the harness."""
     engine: Annotated[
-        Annotated[LocalEngine, Tag("local")] | Annotated[SimEngine, Tag("sim")],
+        Annotated[LocalEngine, Tag("local")]
+        | Annotated[OpenrlhfEngine, Tag("openrlhf")]
+        | Annotated[SimEngine, Tag("sim")],
         Discriminator(engine_kind),
     ]
     """What rolls out and takes gradient steps."""
@@ -401,6 +349,30 @@ class RunSpec(Strict):
                 told = f"roles.judge is the same model at {min(same)}; the oracle must not be the judge"
                 raise PlacedError(("roles", "oracle", "model"), told)
         return self
+
+    @model_validator(mode="after")
+    def _servers_fit(self) -> RunSpec:
+        """Each server that `engine.serve` starts is where its role looks for it, on a port of its own."""
+        if not isinstance(self.engine, OpenrlhfEngine):
+            return self
+        engine = self.engine
+        ports = {engine.controller.port: "engine.controller"}
+        for name in ("policy", *engine.serve.roles()):
+            port = engine.serve.policy.port if name == "policy" else self._server_port(name)
+            if port in ports:
+                raise ValueError(f"{ports[port]} and engine.serve.{name} share port {port}")
+            ports[port] = f"engine.serve.{name}"
+        return self
+
+    def _server_port(self, name: str) -> int:
+        """Where the server of a role has to listen. Raises `ValueError`."""
+        role: Endpoint | None = getattr(self.roles, name)
+        if role is None:
+            raise ValueError(f"engine.serve.{name} is given, and roles.{name} names no endpoint")
+        try:
+            return server_address(role.base_urls)[1]
+        except ValueError as error:
+            raise ValueError(f"engine.serve.{name} starts a server for roles.{name}: {error}") from None
 
     @property
     def evolves(self) -> bool:

@@ -9,10 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 import regex
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 #: The 25 instructions of IFEval (arXiv 2311.07911) with the arguments each one takes. Kept here as
 #: plain text so that a spec can be validated without importing the checker library.
@@ -59,9 +67,13 @@ class Strict(BaseModel):
 
 
 T = TypeVar("T")
+#: What is wrong with the name of a plugin check, or with the arguments given to it; None: nothing.
+#: Handed in as pydantic's context where a person's file is read, since nothing here loads a plugin.
+PluginFault = Callable[[str, Mapping[str, Any] | None], str | None]
 #: A YAML list, kept as a tuple. (Strict mode would take tuples only; the items stay strict.)
 Many = Annotated[tuple[T, ...], Field(strict=False)]
 AtLeastOne = Annotated[tuple[T, ...], Field(strict=False, min_length=1)]
+EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 # --- checks: programs that decide one criterion -------------------------------------------------
@@ -159,8 +171,36 @@ class RepetitionCheck(Strict):
     """Largest share of repeated word pairs."""
 
 
+class PluginCheck(Strict):
+    """A check that an installed Python package declares under the entry points `harnessrl.checks`."""
+
+    kind: Literal["plugin"]
+    name: Annotated[str, Field(min_length=1)]
+    """The entry point's name."""
+    args: dict[str, Any] = Field(default_factory=dict, validate_default=True)
+    """Its arguments by name."""
+
+    # A run folder is read without a fault to ask: where the package is gone, a run goes on unscored.
+    @field_validator("name")
+    @classmethod
+    def _installed(cls, value: str, info: ValidationInfo) -> str:
+        fault: PluginFault | None = info.context
+        if fault is not None and (message := fault(value, None)):
+            raise ValueError(message)
+        return value
+
+    @field_validator("args")
+    @classmethod
+    def _accepted(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        fault: PluginFault | None = info.context
+        name = info.data.get("name")  # absent: its own problem is told
+        if fault is not None and name is not None and (message := fault(name, value)):
+            raise ValueError(message)
+        return value
+
+
 Check = Annotated[
-    IfevalCheck | RegexCheck | WordsCheck | MentionsCheck | RepetitionCheck,
+    IfevalCheck | RegexCheck | WordsCheck | MentionsCheck | RepetitionCheck | PluginCheck,
     Field(discriminator="kind"),
 ]
 
@@ -174,6 +214,8 @@ class Criterion(Strict):
     """What meeting it is worth. Below zero: a bad behaviour, and met means that it is present."""
     check: Check | None = None
     """A program that decides it; without one, a judge does."""
+    extract: Annotated[str, Field(min_length=1)] | None = None
+    """What a judge copies out of the response (`the final numeric answer`) for the check to read."""
     gate: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
     """The most a response can earn that fails it (unmet; met, where `points` are below zero)."""
 
@@ -184,10 +226,22 @@ class Criterion(Strict):
             raise ValueError("points must be a finite number other than 0 (negative = penalty)")
         return value
 
+    @field_validator("extract")
+    @classmethod
+    def _is_checked(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("check", "wrong itself") is None:
+            raise ValueError("`extract` needs a `check` that decides on what is extracted")
+        return value
+
+    @property
+    def needs_judge(self) -> bool:
+        """Does a judge have to decide it, or to extract what a check decides on?"""
+        return self.check is None or self.extract is not None
+
     @property
     def id(self) -> str:
         """Content hash: the same criterion has the same id in every file, order and run."""
-        unused = {"gate"} if self.gate is None else None
+        unused = {name for name in ("gate", "extract") if getattr(self, name) is None}
         content = json.dumps(self.model_dump(mode="json", exclude=unused), sort_keys=True)
         return "c-" + hashlib.sha256(content.encode()).hexdigest()[:10]
 

@@ -55,7 +55,7 @@ class Asked:
 
     request: str
     response: str
-    criteria: tuple[str, ...]
+    criteria: tuple[str, ...]  # or the part to copy
 
 
 def asked(body: Body) -> Asked:
@@ -67,7 +67,7 @@ def asked(body: Body) -> Asked:
     quoted = rf"^{mark} ([A-Z]+)(?: \d+)?\n(.*?)\n{mark} END OF \1"
     parts = re.findall(quoted, text, re.DOTALL | re.MULTILINE)
     assert [name for name, _ in parts[:2]] == ["REQUEST", "RESPONSE"], parts
-    assert {name for name, _ in parts[2:]} == {"CRITERION"}, parts
+    assert {name for name, _ in parts[2:]} in ({"CRITERION"}, {"PART"}), parts
     return Asked(parts[0][1], parts[1][1], tuple(content for _, content in parts[2:]))
 
 
@@ -88,6 +88,23 @@ def verdicts(met: dict[int, bool]) -> Reply:
     """A judge's answer to a whole rubric."""
     told = [{"number": n, "reason": "because", "met": one} for n, one in met.items()]
     return Reply(json.dumps({"verdicts": told}))
+
+
+def extraction(text: str | None) -> Reply:
+    """A judge's answer to what it is to copy (None: not found)."""
+    return Reply(json.dumps({"found": text is not None, "text": text or ""}))
+
+
+def copying(copy: Callable[[str, str], str | None]) -> Callable[[Body], Reply]:
+    """A judge that copies `copy(response, part)`."""
+
+    def answer(body: Body) -> Reply:
+        it = asked(body)
+        (part,) = it.criteria
+        assert body["response_format"]["json_schema"]["name"] == "extraction"
+        return extraction(copy(it.response, part))
+
+    return answer
 
 
 # --- an oracle that does as the prompt says --------------------------------------------------------

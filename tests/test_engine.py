@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harnessrl.agents.policy import Request, Sample
+from harnessrl.agents.policy import PromptError, Request, Sample
 from harnessrl.specs.schema import LocalEngine
 from harnessrl.trainer.local import engine as engine_module
 from harnessrl.trainer.local import grpo
-from harnessrl.trainer.local.engine import Engine, PromptError, rate
+from harnessrl.trainer.local.engine import Engine, rate
 from harnessrl.trainer.local.grpo import Example, TokenMismatchError
 from harnessrl.trainer.local.model import load
 

@@ -19,8 +19,8 @@ from harnessrl.specs.schema import Reward
 from harnessrl.specs.tasks import TaskFile
 from harnessrl.trainer import train
 from harnessrl.trainer.runfolder import RunFolder, latest_checkpoint
-from harnessrl.trainer.train import _cannot_judge
-from scripted_endpoint import Body, Reply, ScriptedEndpoint, asked, judging
+from harnessrl.trainer.train import cannot_judge
+from scripted_endpoint import Body, Reply, ScriptedEndpoint, asked, copying, judging
 from test_controller import World
 from tiny import data_file
 
@@ -143,6 +143,25 @@ def test_a_judge_that_says_what_checks_say_trains_the_same_policy(
     told = {criterion for body in endpoint.bodies for criterion in asked(body).criteria}
     assert ("Has three words or more." in told) == (which == "all")
     assert "The letter e occurs." in told
+
+
+def test_checks_on_what_a_judge_extracts_train_the_same_policy(
+    checked: dict[str, Any], tmp_path: Path, tiny_model: Path
+) -> None:
+    """When it extracts everything. The questions are on the judge's account."""
+    file = yaml.safe_load(tiny.TASKS_YAML)
+    for task in [*file["train"], *file["held_out"]]:
+        for criterion in task["rubric"]:
+            criterion["extract"] = "everything"
+    with ScriptedEndpoint(copying(lambda response, part: response)) as endpoint:
+        paths = write(tmp_path, tiny_model, yaml.safe_dump(file, sort_keys=False), endpoint)
+        run(paths, "--recipe", "grpo", "--no-probe")
+        assert outcome(paths) == checked
+        asked_for = metrics(paths)[-1]["roles"]["judge"]["train"]
+        assert asked_for["calls"] == len(endpoint.bodies) > 0
+    without = write(tmp_path / "without", tiny_model, yaml.safe_dump(file))
+    done = tiny.invoke("validate", without.spec)
+    assert done.exit_code == 2 and "a criterion with `extract` needs a judge role" in done.output
 
 
 def test_an_evolving_run_counts_all_that_its_judge_took(
@@ -373,7 +392,7 @@ def test_three_steps_in_a_row_stop_a_run(
     shares: list[float], limit: float, stops: bool, world: World
 ) -> None:
     spec = world.spec.model_copy(update={"reward": Reward(max_unscored=limit)})
-    told = _cannot_judge([row(share, a=3, b=2, c=1, d=1) for share in shares], spec)
+    told = cannot_judge([row(share, a=3, b=2, c=1, d=1) for share in shares], spec)
     assert (told is not None) == stops
     if told is not None:
         assert f"{shares[-1]:.0%} of" in told and "3 x a, 2 x b, 1 x c" in told and "1 x d" not in told

@@ -72,6 +72,11 @@ BAD: dict[str, tuple[Reply, str]] = {
     "huge points, as a rollout may ask": (says("add", criterion=criterion(1000)), "at most 3"),
     "a whole page": (says("add", criterion=criterion(text="x" * 5000)), "characters"),
     "no check and no judge": (says("add", criterion={"text": "x", "points": 1}), "no judge"),
+    "an extract and no judge": (says("add", criterion=criterion(extract="the end")), "no judge"),
+    "a check that nobody has": (
+        says("add", criterion=criterion(check={"kind": "plugin", "name": "none-such"})),
+        "not valid",
+    ),
     "nothing": (says("none"), "proposes nothing"),
     "a server error": (Reply(status=500), "no answer"),
 }

@@ -203,7 +203,8 @@ reward:
         'run.yaml:5:22: tasks.files[1]: must be a string, not 3; quote it: "3"',
         "run.yaml:6:3: tasks.files: duplicate key files, first at line 5, column 3",
         "run.yaml:8:12: roles.policy.modl: unknown key modl (did you mean model?); allowed here: model",
-        "run.yaml:10:9: engine.kind: lokal is not allowed (did you mean local?); allowed: local, sim",
+        "run.yaml:10:9: engine.kind: lokal is not allowed (did you mean local?); "
+        "allowed: local, openrlhf, sim",
         "run.yaml:11:10: engine.steps: must be a whole number, not yes",
         "run.yaml:12:16: engine.temperature: .inf is not allowed: must be a finite number",
         "run.yaml:13:15: engine.group_size: must be a whole number, not true",
@@ -243,7 +244,7 @@ held_out:
   - {id: t1, domain: d, prompt: p, rubric: [{text: a, points: 1}, {points: 1, text: a}]}
 shared_pool: [a]
 """
-    kinds = "allowed: ifeval, regex, words, mentions, repetition"
+    kinds = "allowed: ifeval, regex, words, mentions, repetition, plugin"
     assert task_problems(text) == [
         "t.yaml:6:27: train[0].rubric[0].points: .nan is not allowed: must be a finite number",
         "t.yaml:7:27: train[0].rubric[1].points: must be a number, not true",
@@ -499,8 +500,8 @@ def test_problems_of_overrides() -> None:
         "command line: seed: must be a whole number, not 1",
         "command line: engine.steps: must be greater than or equal to 1, not 0",
         "command line: engine.stepz: unknown key stepz (did you mean steps?); allowed here: "
-        "steps, tasks_per_step, group_size, max_new_tokens, kind, max_prompt_tokens, temperature, "
-        "learning_rate, schedule, warmup_steps, clip, kl_coef, epochs, max_grad_norm, threads",
+        "steps, tasks_per_step, group_size, max_new_tokens, max_prompt_tokens, temperature, "
+        "learning_rate, schedule, warmup_steps, clip, kl_coef, epochs, max_grad_norm, kind, threads",
         "command line: logging.probe_samples: must be a whole number, not true",
         "command line: tasks.files[0]: x.jsonl does not exist",
     ]

@@ -67,6 +67,7 @@ TASKS = """\
 shared_pool:
   criteria:
     - {text: Says thanks, points: 1}
+    - {text: Says when, points: 1, check: {kind: words, max: 3}, extract: the date}
 train:
   - id: t1
     domain: news
@@ -164,7 +165,7 @@ update:
   rationale: Two things.
   criterion_id: c-0123456789
   criteria:
-    - {text: a, points: 1, check: {kind: words, min: 1}}
+    - {text: a, points: 1, check: {kind: plugin, name: dated, args: {year: 1999}}, extract: x}
     - {text: b, points: 1.5, gate: 0.25}
 """,
 )

@@ -9,6 +9,7 @@ import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -297,7 +298,8 @@ def test_any_text_stays_inside_its_quotation(prompt: str, first: str, second: st
         ("pairwise", Pair(prompt, first, second)),
         ("reference", Graded(prompt, first, second)),
     ):
-        examiner = Examiner(None, OracleSpec(kind=kind), None)  # type: ignore[arg-type]
+        nobody: Any = SimpleNamespace(usage={})
+        examiner = Examiner(nobody, OracleSpec(kind=kind), None)
         read = compared({"messages": examiner._question(item).messages})
         assert (read.request, read.first, read.second) == (prompt, first, second)
 

@@ -233,7 +233,7 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 def test_the_wheel_holds_every_module_and_data_file(wheel_names: set[str]) -> None:
-    expected = set()
+    expected = {ROOT / "langgraph.json"}
     for folder in shipped_folders():
         suffixes = (".py",) if folder == ROOT else (".py", *DATA)
         expected |= {f for f in folder.iterdir() if f.is_file() and f.suffix in suffixes}
@@ -249,7 +249,7 @@ def test_the_wheel_holds_nothing_else(wheel_names: set[str]) -> None:
     tops = {name.split("/")[0] for name in wheel_names}
     assert all(top == "harnessrl" or top.endswith(".dist-info") for top in tops), tops
     inside = {name.split("/")[1] for name in wheel_names if name.startswith("harnessrl/")}
-    assert inside == {*ORDER, "__init__.py"}
+    assert inside == {*ORDER, "__init__.py", "langgraph.json"}
 
 
 def test_the_console_script_is_declared(wheel_names: set[str]) -> None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,6 +44,18 @@ class ClaimError(Exception):
     """A submission for a slot or sample nobody claimed, or a step asked about before it is complete."""
 
 
+#: Runs the judging of one complete group: at once (`judge_now`), or on another thread.
+Runner = Callable[[Callable[[], None]], "Future[None]"]
+
+
+def judge_now(job: Callable[[], None]) -> Future[None]:
+    """Run a job here and now. What it raises is raised."""
+    job()
+    done: Future[None] = Future()
+    done.set_result(None)
+    return done
+
+
 @dataclass(frozen=True)
 class StepStats:
     """What an engine reports about its step; every field becomes a metric of that name."""
@@ -54,7 +68,9 @@ class StepStats:
 
 
 class Controller:
-    """One run's controller. Not thread-safe: one engine drives it."""
+    """One run's controller. Not thread-safe: one engine drives it. Only the judging of a complete group
+    may run elsewhere (`judge`): it writes to that group alone.
+    """
 
     def __init__(
         self,
@@ -68,6 +84,7 @@ class Controller:
         evolver: Evolver | None,
         asked: Callable[[], Sequence[HarnessRequest]] = list,
         on_new_version: Callable[[HarnessState], None] = lambda _: None,
+        judge: Runner = judge_now,
     ) -> None:
         self.spec = spec
         self.versions = list(versions)
@@ -79,6 +96,8 @@ class Controller:
         self.evolver = evolver
         self.asked = asked
         self.on_new_version = on_new_version
+        self.judge = judge
+        self._drawn: tuple[int, list[str]] = (-1, [])  # the tasks of the step that was asked about last
         self._groups: dict[tuple[int, int], SlotGroup] = {}
         self._last_done = -1
         self._alarmed: set[tuple[str, str]] = set()
@@ -95,12 +114,10 @@ class Controller:
 
         Raises `ClaimError` for a step that is done or a slot outside 0 .. tasks_per_step - 1.
         """
-        p = self.spec.interfaces.p
-        chances = probabilities(self.harness, p.domain_shares, p.paused_weight)
-        drawn = draw_tasks(chances, self.spec.engine.tasks_per_step, self.spec.seed, step)
-        claims = []
         if step <= self._last_done:
             raise ClaimError(f"step {step} is done already")
+        drawn = self._tasks(step)
+        claims = []
         for slot in slots:
             if not 0 <= slot < len(drawn):
                 raise ClaimError(f"slot {slot}: a step has the slots 0 to {len(drawn) - 1}")
@@ -110,30 +127,58 @@ class Controller:
             claims.append(self._groups[step, slot].claim)
         return claims
 
-    def submit(self, samples: Sequence[Submission]) -> None:
-        """Take rollouts in; judge each group as soon as it is complete.
+    def submit(self, samples: Sequence[Submission]) -> int:
+        """Take rollouts in; judge each group as soon as it is complete. Says how many were new.
 
         Raises `ClaimError` for a slot or sample that was not claimed.
         """
+        new = 0
         for s in samples:
             if 0 <= s.step <= self._last_done:
                 continue  # a late duplicate: the step is over
             group = self._groups.get((s.step, s.slot))
             if group is None or not 0 <= s.sample < len(group.claim.requests):
                 raise ClaimError(f"step {s.step}, slot {s.slot}, sample {s.sample}: not claimed")
+            new += s.sample not in group.responses
             group.responses.setdefault(s.sample, s.response)
-            if group.rewards_G is None and group.complete:
-                self._judge(group)
+            if group.judged is None and group.complete:
+                group.judged = self.judge(partial(self._judge, group))
+        return new
 
     def advantages(self, step: int) -> Floats:
-        """advantages_SG of a step, slots in order. Raises `ClaimError` while rollouts are missing."""
+        """advantages_SG of a step, slots in order. Waits for the judging of groups that are complete.
+
+        Raises `ClaimError` while rollouts are missing.
+        """
         rows = []
         for group in self._step_groups(step):
-            if group.advantages_G is None:
+            if group.judged is None:
                 missing = len(group.claim.requests) - len(group.responses)
                 raise ClaimError(f"step {step}, slot {group.claim.slot}: {missing} rollouts missing")
+            group.judged.result()
+            assert group.advantages_G is not None
             rows.append(group.advantages_G)
         return np.stack(rows)
+
+    def is_judged(self, step: int) -> bool:
+        """Are all rollouts of a step in, and judged? Then `advantages` answers at once."""
+        groups = [group for (s, _), group in self._groups.items() if s == step]
+        complete = len(groups) == self.spec.engine.tasks_per_step
+        return complete and all(g.judged is not None and g.judged.done() for g in groups)
+
+    def rewards(self, step: int) -> Floats:
+        """R_raw_SG of a step (NaN: none), slots in order; known when `advantages` are."""
+        self.advantages(step)
+        rows = [group.rewards_G for group in self._step_groups(step)]
+        return np.stack([row for row in rows if row is not None])
+
+    def needs_policy(self, step: int) -> bool:
+        """Will something be measured on the policy once `step` is done (a look, a person's request)?"""
+        done = step + 1
+        if done >= self.spec.engine.steps:
+            return False
+        looks = self.evolver is not None and done % self.spec.evolver.every == 0
+        return looks or bool(open_requests(self.asked(), self.memory.records, step))
 
     def step_done(
         self,
@@ -167,7 +212,8 @@ class Controller:
         done = step + 1
         # After the last step there is nothing left that a change could act on.
         if done < self.spec.engine.steps:
-            self._answer_people(step, tell)
+            if self.critic.policy.version == done:  # else there is nothing to measure on: they wait
+                self._answer_people(step, tell)
             if self.evolver and done % self.spec.evolver.every == 0:
                 self._evolve(step, say)
         evolve_seconds = time.monotonic() - evolve_started
@@ -185,6 +231,15 @@ class Controller:
             self._remember(answer.records)
 
     # --- the parts ---------------------------------------------------------------------------
+
+    def _tasks(self, step: int) -> list[str]:
+        """The tasks drawn for a step's slots. The harness does not change inside a step."""
+        if self._drawn[0] != step:
+            p = self.spec.interfaces.p
+            chances = probabilities(self.harness, p.domain_shares, p.paused_weight)
+            drawn = draw_tasks(chances, self.spec.engine.tasks_per_step, self.spec.seed, step)
+            self._drawn = (step, drawn)
+        return self._drawn[1]
 
     def _claim(self, step: int, slot: int, task_id: str) -> Claim:
         task = self.harness.tasks[task_id]
@@ -294,6 +349,7 @@ class Controller:
         number = self.harness.version + 1
         record = Accepted(id=f"h-{number:06d}", step=step, harness_version=number, **what)
         self.versions.append(next_version(self.versions, record))
+        self._drawn = (-1, [])
         self._remember([record])
         self.on_new_version(self.harness)
 

@@ -79,5 +79,6 @@ def _guidance(guidance: Guidance) -> str:
 
 def _criterion(criterion: Criterion) -> str:
     gate = "" if criterion.gate is None else f", gate {criterion.gate:g}"
-    kind = criterion.check.kind if criterion.check else "judge"
+    kind = "judge, " if criterion.extract else ""
+    kind += criterion.check.kind if criterion.check else "judge"
     return f"{criterion.id}  {criterion.points:+g}{gate}  {kind}  {criterion.text}"

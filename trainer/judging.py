@@ -53,9 +53,9 @@ class ScoredRow:
 def read_responses(path: Path) -> list[ResponseRow]:
     """Rows with a prompt, a rubric and a response.
 
-    The rubric is `rubric` (text, points, check), `rubrics` or `reward_model.rubrics` (criterion, points,
-    tags); the response is `response` or `completion`; a prompt may be chat messages. Raises `SpecError`
-    with `file:line:col` for every row that is none.
+    The rubric is `rubric` (text, points, check, extract), `rubrics` or `reward_model.rubrics` (criterion,
+    points, tags); the response is `response` or `completion`; a prompt may be chat messages. Raises
+    `SpecError` with `file:line:col` for every row that is none.
     """
     rows: list[ResponseRow] = []
     problems: list[Problem] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -16,12 +16,15 @@ from ..memory.records import Probe
 from ..specs.schema import RunSpec
 from ..specs.tasks import Task
 from .data.load import Tasks
-from .progress import Display
 from .start import Parts
 
 
 def probe_run(
-    when: Literal["before", "after"], parts: Parts, tasks: Tasks, spec: RunSpec, display: Display
+    when: Literal["before", "after"],
+    parts: Parts,
+    tasks: Tasks,
+    spec: RunSpec,
+    say: Callable[[str], None],
 ) -> None:
     """Probe the training and the held-out tasks of a run and log what was found."""
     splits: list[tuple[Literal["train", "held_out"], Mapping[str, Task]]] = [
@@ -32,9 +35,9 @@ def probe_run(
     accuracy = audit(asked) if asked is not None and spec.logging.probe_samples else None
     for split, members in splits:
         if members and spec.logging.probe_samples:
-            display.say(f"probing {len(members)} {split} tasks {when} training")
+            say(f"probing {len(members)} {split} tasks {when} training")
             found = probe(
-                CountedPolicy(parts.engine, parts.usage, "probe"),
+                CountedPolicy(parts.policy, parts.usage, "probe"),
                 parts.scorer,
                 members,
                 split,

@@ -99,6 +99,16 @@ class RunFolder:
         """Checkpoint folders, `step-NNNNNN` after N steps."""
         return self.root / "checkpoints"
 
+    @property
+    def openrlhf(self) -> Path:
+        """What OpenRLHF reads and writes: slots, checkpoints, the final policy."""
+        return self.root / "openrlhf"
+
+    @property
+    def logs(self) -> Path:
+        """Output of the processes of a launched run, one file each."""
+        return self.root / "logs"
+
     def harness(self, version: int) -> Path:
         """The export of one harness version."""
         return self.root / "harness" / f"{version:06d}.yaml"

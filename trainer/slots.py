@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from ..agents.policy import Request, Sample
@@ -56,6 +57,7 @@ class SlotGroup:
     rewards_G: Floats | None = None
     quality: Quality | None = None
     advantages_G: Floats | None = None
+    judged: Future[None] | None = None  # once complete; the four above are known when it is done
 
     @property
     def complete(self) -> bool:

@@ -7,19 +7,20 @@ import json
 import signal
 import sqlite3
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from ..agents.evolver.critic import Critic
 from ..agents.evolver.evidence import Memory
-from ..agents.evolver.evolver import Evolver
+from ..agents.evolver.evolver import Evolver, look_of
 from ..agents.evolver.graph import build_graph
 from ..agents.evolver.llm import LlmProposer
 from ..agents.evolver.proposers import Catalogue, Proposer
+from ..agents.policy import Policy
 from ..agents.roles.client import Role
 from ..agents.scoring.judge import Judge
 from ..agents.scoring.quality import AskedOracle, asked_oracle
@@ -29,21 +30,22 @@ from ..agents.usage import CountedPolicy, Usage
 from ..memory.events import EventLog, complete_lines, fold_versions, read_jsonl, read_log
 from ..memory.files import write_atomic
 from ..memory.index import MemoryIndex
-from ..memory.records import AnyRecord, Probe, Resumed, RunStarted
+from ..memory.records import AnyRecord, Probe, Resumed, RunStarted, StepSummary
 from ..memory.rollouts import RolloutStore
 from ..prompts import fullest_prompt
+from ..specs.engines import LocalEngine as LocalSpec
+from ..specs.engines import SimEngine as SimSpec
 from ..specs.harness import HarnessState
 from ..specs.harnessfile import to_file
 from ..specs.loader import dump_yaml
 from ..specs.schema import RunSpec
-from ..specs.schema import SimEngine as SimSpec
-from .controller import Controller
+from .controller import Controller, Runner, judge_now
 from .data.load import Tasks
 from .engine import TrainingEngine
 from .local.engine import Engine
 from .local.model import load, resolve
 from .requests import handed_in
-from .runfolder import RunFolder, latest_checkpoint, locked
+from .runfolder import RunFolder, latest_checkpoint
 from .sim.engine import SimEngine
 from .tensorboard import Scalars
 
@@ -52,7 +54,7 @@ from .tensorboard import Scalars
 class Parts:
     """A run, ready to take step number `steps_done` (counting from 0)."""
 
-    engine: TrainingEngine
+    policy: Policy
     controller: Controller
     scorer: Scorer
     usage: Usage
@@ -68,7 +70,7 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class _Past:
+class Past:
     """What a run folder holds that still counts."""
 
     records: list[AnyRecord]
@@ -81,37 +83,25 @@ class _Past:
 
 @contextlib.contextmanager
 def assemble(
-    spec: RunSpec,
-    recipe: str,
-    tasks: Tasks,
-    run: RunFolder,
-    resume: bool,
-    say: Callable[[str], None] = lambda _: None,
+    spec: RunSpec, tasks: Tasks, run: RunFolder, past: Past, policy: Policy, judge: Runner = judge_now
 ) -> Iterator[Parts]:
-    """Build every part of a run and hold its folder until the block ends.
+    """Build every part of a run around a policy, until the block ends. The run has to be `locked`.
 
-    Raises `RunBusyError`, `PolicyNotFoundError`, `PromptError`, `KeyMissingError`.
+    `judge` runs the judging of complete groups. Raises `PromptError`, `KeyMissingError`.
     """
-    with locked(run), contextlib.ExitStack() as stack:
-        log = EventLog(run.events)
-        past = _past(log, tasks, run) if resume else None
-        if past is None or past.checkpoint is None:
-            past = _beginning(log, recipe, spec, tasks, run)
-        if spec.engine.kind == "local":
-            say(f"getting {spec.roles.policy.model} ready (the first time it is fetched and converted)")
-        engine = _engine(spec, tasks, past)
+    with contextlib.ExitStack() as stack:
         for task_id in tasks.train:
-            engine.check_prompt(fullest_prompt(past.versions[-1], task_id))
-        judge = _judge(spec, past.usage, run, stack)
+            policy.check_prompt(fullest_prompt(past.versions[-1], task_id))
+        judge_role = _judge(spec, past.usage, run, stack)
         oracle = _oracle(spec, past.usage, run, stack)
-        scorer = Scorer(spec.oracle, past.usage, spec.reward.max_dropped, judge, oracle)
+        scorer = Scorer(spec.oracle, past.usage, spec.reward.max_dropped, judge_role, oracle)
         index = MemoryIndex(run.chroma)
         stack.callback(index.close)
         index.rebuild(past.records)
         # Probes look at held-out tasks: no business of the evolver's.
         evidence: list[AnyRecord] = [record for record in past.records if not isinstance(record, Probe)]
         memory = Memory(RolloutStore(run.rollouts), index, scorer, evidence)
-        critic = Critic(CountedPolicy(engine, past.usage, "critic"), scorer, memory, spec)
+        critic = Critic(CountedPolicy(policy, past.usage, "critic"), scorer, memory, spec)
         evolver = None
         if spec.evolves:
             evolver = Evolver(
@@ -121,6 +111,7 @@ def assemble(
                 memory,
                 spec,
             )
+        log = EventLog(run.events)
         controller = Controller(
             spec,
             past.versions,
@@ -132,11 +123,12 @@ def assemble(
             evolver,
             lambda: handed_in(run.requests),
             _exporter(run),
+            judge,
         )
         scalars = Scalars(run.tensorboard, past.steps_done)
         stack.callback(scalars.close)
         yield Parts(
-            engine,
+            policy,
             controller,
             scorer,
             past.usage,
@@ -148,7 +140,23 @@ def assemble(
         )
 
 
-def _beginning(log: EventLog, recipe: str, spec: RunSpec, tasks: Tasks, run: RunFolder) -> _Past:
+def begin_or_resume(
+    spec: RunSpec, recipe: str, tasks: Tasks, run: RunFolder, resume: Literal["no", "checkpoint", "log"]
+) -> Past:
+    """Where a run stands: at its beginning, at its newest checkpoint, or after its last logged step.
+
+    `log` is for an engine that outlived its controller: its weights are those after the last step.
+    """
+    log = EventLog(run.events)
+    past = None
+    if resume == "checkpoint":
+        past = _at_checkpoint(log, tasks, run)
+    elif resume == "log":
+        past = _after_log(log, tasks, run)
+    return past or _beginning(log, recipe, spec, tasks, run)
+
+
+def _beginning(log: EventLog, recipe: str, spec: RunSpec, tasks: Tasks, run: RunFolder) -> Past:
     started = RunStarted(
         id="run",
         step=-1,
@@ -163,39 +171,58 @@ def _beginning(log: EventLog, recipe: str, spec: RunSpec, tasks: Tasks, run: Run
     log.append([started])
     versions = fold_versions(tasks.train, [started])
     _exporter(run)(versions[0])
-    return _Past([started], versions, [], Usage(), 0, None)
+    return Past([started], versions, [], Usage(), 0, None)
 
 
-def _past(log: EventLog, tasks: Tasks, run: RunFolder) -> _Past | None:
+def _at_checkpoint(log: EventLog, tasks: Tasks, run: RunFolder) -> Past | None:
     """The state at the newest complete checkpoint; None if there is none (then all is void)."""
     found = latest_checkpoint(run)
-    steps_done = -1 if found is None else found[0]
+    if found is None:
+        _void(log, tasks, run, -1)
+        return None
+    steps_done, folder = found
+    cursors = json.loads((folder / "controller.json").read_text())
+    records, versions, rows = _void(log, tasks, run, steps_done)
+    return Past(records, versions, rows, Usage.from_dict(cursors["usage"]), steps_done, folder)
+
+
+def _after_log(log: EventLog, tasks: Tasks, run: RunFolder) -> Past | None:
+    """The state after the last step on record; what was logged of an unfinished one is void."""
+    summaries = [record for record in read_log(run.events) if isinstance(record, StepSummary)]
+    if not summaries:
+        return None
+    last = summaries[-1]
+    usage = {name: last.metrics[name] for name in asdict(Usage())}
+    records, versions, rows = _void(log, tasks, run, last.step + 1)
+    return Past(records, versions, rows, Usage.from_dict(usage), last.step + 1, None)
+
+
+def _void(
+    log: EventLog, tasks: Tasks, run: RunFolder, steps_done: int
+) -> tuple[list[AnyRecord], list[HarnessState], list[dict[str, Any]]]:
+    """Records, versions and metrics of the steps done; what comes later counts no more."""
     records = [record for record in read_log(run.events) if record.step < steps_done]
     versions = fold_versions(tasks.train, records)
     n = len(complete_lines(run.events))  # tells one resume at a step from the next
     resumed = Resumed(id=f"r-{steps_done:06d}-{n}", step=steps_done, harness_version=versions[-1].version)
     log.append([resumed])
-    if found is None:
-        return None
     records.append(resumed)
     rows: list[dict[str, Any]] = read_jsonl(run.metrics)
-    cursors = json.loads((found[1] / "controller.json").read_text())
-    return _Past(
-        records,
-        versions,
-        [row for row in rows if row["step"] < steps_done],
-        Usage.from_dict(cursors["usage"]),
-        *found,
-    )
+    return records, versions, [row for row in rows if row["step"] < steps_done]
 
 
-def _engine(spec: RunSpec, tasks: Tasks, past: _Past) -> TrainingEngine:
-    """The engine with the checkpoint's weights and optimizer, or with the policy's own."""
+def make_engine(spec: RunSpec, tasks: Tasks, past: Past) -> TrainingEngine:
+    """The engine with the checkpoint's weights and optimizer, or with the policy's own.
+
+    Raises `PolicyNotFoundError`.
+    """
     if isinstance(spec.engine, SimSpec):
         sim = SimEngine({**tasks.train, **tasks.held_out}, spec.engine, spec.seed, past.steps_done)
         if past.checkpoint is not None:
             sim.load_optimizer(past.checkpoint)
         return sim
+    if not isinstance(spec.engine, LocalSpec):
+        raise TypeError(f"engine.kind {spec.engine.kind} does not run in this process")
     if past.checkpoint is None:
         model, tokenizer = load(resolve(spec.roles.policy.model))
         return Engine(model, tokenizer, spec.engine)
@@ -254,7 +281,7 @@ def _graph_store(run: RunFolder, steps_done: int) -> Iterator[SqliteSaver]:
         saver.setup()
         threads = connection.execute("SELECT DISTINCT thread_id FROM checkpoints").fetchall()
         for (thread,) in threads:
-            if int(thread.split("-")[1]) >= steps_done:  # see evolver.thread_id
+            if look_of(thread)[0] >= steps_done:
                 saver.delete_thread(thread)
         yield saver
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,13 +15,13 @@ from ..memory.records import RunFinished
 from ..specs.schema import RunSpec
 from .controller import StepStats
 from .data.load import Tasks
-from .engine import Example
+from .engine import Example, TrainingEngine
 from .probe import probe_run
 from .progress import Display
 from .report.build import build_report
-from .runfolder import RunFolder, save_checkpoint
+from .runfolder import RunFolder, locked, save_checkpoint
 from .slots import Claim, Submission
-from .start import Parts, assemble, interruptible
+from .start import Parts, assemble, begin_or_resume, interruptible, make_engine
 
 #: Steps in a row with too many unscored verdicts that end a run.
 UNSCORED_STEPS = 3
@@ -47,15 +48,20 @@ def train(
     Raises `RunBusyError`, `PolicyNotFoundError`, `PromptError`, `KeyMissingError`, `UnscoredError`, or
     `OSError` (disk full).
     """
-    with (
-        Display(spec.engine.steps) as display,
-        assemble(spec, recipe, tasks, run, resume, display.say) as parts,
-        interruptible(display.hold) as interrupted,
-    ):
-        engine, controller, step = parts.engine, parts.controller, parts.steps_done
+    with contextlib.ExitStack() as stack:
+        display = stack.enter_context(Display(spec.engine.steps))
+        stack.enter_context(locked(run))
+        past = begin_or_resume(spec, recipe, tasks, run, "checkpoint" if resume else "no")
+        if spec.engine.kind == "local":
+            model = spec.roles.policy.model
+            display.say(f"getting {model} ready (the first time it is fetched and converted)")
+        engine = make_engine(spec, tasks, past)
+        parts = stack.enter_context(assemble(spec, tasks, run, past, engine))
+        interrupted = stack.enter_context(interruptible(display.hold))
+        controller, step = parts.controller, parts.steps_done
         policy = CountedPolicy(engine, parts.usage, "train")
         if with_probe and step == 0:
-            probe_run("before", parts, tasks, spec, display)
+            probe_run("before", parts, tasks, spec, display.say)
         display.begin(step)
         stopping = False
         while step < spec.engine.steps and not stopping:
@@ -85,10 +91,10 @@ def train(
             run.write_metrics(parts.metrics)  # before the checkpoint that counts this step as done
             parts.scalars.write(metrics)
             display.step(metrics)
-            blind = _cannot_judge(parts.metrics, spec)
+            blind = cannot_judge(parts.metrics, spec)
             due = step == spec.engine.steps or step % spec.logging.checkpoint_every == 0
             if due or interrupted() or blind:
-                _save(parts, run, step)
+                _save(run, step, parts, engine)
                 lap("save")
                 metrics["seconds"]["save"] = lap.seconds["save"]
                 run.write_metrics(parts.metrics)
@@ -97,7 +103,7 @@ def train(
                 raise UnscoredError(blind)
         finished = step >= spec.engine.steps
         if finished and with_probe:
-            probe_run("after", parts, tasks, spec, display)
+            probe_run("after", parts, tasks, spec, display.say)
         if finished:
             controller.end()
             version = controller.harness.version
@@ -108,7 +114,7 @@ def train(
     return Result(run, step, finished)
 
 
-def _cannot_judge(rows: Sequence[dict[str, Any]], spec: RunSpec) -> str | None:
+def cannot_judge(rows: Sequence[dict[str, Any]], spec: RunSpec) -> str | None:
     """Why training on would teach little: too many verdicts were unscored, several steps in a row."""
     last = rows[-UNSCORED_STEPS:]
     limit = spec.reward.max_unscored
@@ -161,9 +167,9 @@ def _normaliser(examples: Sequence[Example], spec: RunSpec) -> float:
     return float(sum(len(e.response_ids) for e in examples))
 
 
-def _save(parts: Parts, run: RunFolder, step: int) -> None:
+def _save(run: RunFolder, step: int, parts: Parts, engine: TrainingEngine) -> None:
     cursors = {"steps": step, "usage": asdict(parts.usage)}
-    save_checkpoint(run, step, cursors, parts.engine.save)
+    save_checkpoint(run, step, cursors, engine.save)
 
 
 class _Laps:

@@ -22,7 +22,7 @@ from ...specs.sampling import effective_tasks, probabilities, stream
 from ...specs.schema import RunSpec
 from ...specs.tasks import Criterion, TrainTask
 from ...specs.updates import Edit, Mount, Update, replaced
-from ..policy import Policy, PromptError, Request
+from ..policy import Policy, PolicyError, PromptError, Request
 from ..scoring.diagnosis import agreement, group_signals, pool
 from ..scoring.reward import Floats
 from ..scoring.scorer import Scorer
@@ -294,7 +294,7 @@ class _Trial:
         requests = [Request(prompt, (*key, i)) for i in range(start, end)]
         try:
             samples = self.critic.policy.sample(requests, self.critic.spec.seed)
-        except PromptError as error:
+        except (PromptError, PolicyError) as error:
             raise UnmeasurableError(str(error)) from None
         return [sample.text for sample in samples]
 

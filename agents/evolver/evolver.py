@@ -80,3 +80,9 @@ class Evolver:
 def thread_id(step: int, task_id: str) -> str:
     """The LangGraph thread of one task in one look."""
     return f"step-{step:06d}-{task_id}"
+
+
+def look_of(thread: str) -> tuple[int, str]:
+    """The step and the task id that `thread_id` made a thread's id from."""
+    _, step, task_id = thread.split("-", 2)
+    return int(step), task_id

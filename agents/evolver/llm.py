@@ -15,6 +15,7 @@ from ...specs.schema import RunSpec
 from ...specs.tasks import Criterion, TrainTask
 from ...specs.updates import UPDATE, Update, brought_in, describe
 from ..roles.client import NoAnswer, Question, Role, answer_alone
+from ..scoring.plugins import fault
 from .evidence import Memory
 from .proposers import BOOST_FACTOR, Case, NoCandidate, content_key
 
@@ -128,7 +129,7 @@ class LlmProposer:
                 about |= {"lines": said.lines, "share": self.spec.interfaces.g.share}
             case "boost" | "dampen":
                 about["factor"] = BOOST_FACTOR if said.op == "boost" else 1 / BOOST_FACTOR
-        return UPDATE.validate_python(about)
+        return UPDATE.validate_python(about, context=fault)
 
     def _fault(self, update: Update, case: Case) -> str | None:
         """What no measurement could excuse."""
@@ -143,8 +144,8 @@ class LlmProposer:
                 return f"{criterion.points:+g} points; allowed: at most {most:g} either way"
             if len(criterion.text) > MAX_TEXT:
                 return f"a criterion of {len(criterion.text)} characters; allowed: {MAX_TEXT}"
-            if criterion.check is None and self.spec.roles.judge is None:
-                return "a criterion without a check, and there is no judge"
+            if criterion.needs_judge and self.spec.roles.judge is None:
+                return "a criterion without a check, or with an extract, and there is no judge"
         if update.op == "mount" and update.lines != "rubric":
             if len(update.lines) > MAX_LINES:
                 return f"{len(update.lines)} lines of guidance; allowed: {MAX_LINES}"

@@ -6,8 +6,8 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import regex
@@ -45,6 +45,7 @@ class Question:
     schema: dict[str, Any] | None = None
     name: str = "answer"
     strict: bool = True  # the schema is closed, as servers ask that enforce it to the letter
+    more: Mapping[str, Any] = field(default_factory=dict)  # fields of this one request, e.g. its seed
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Answer:
     tokens_out: int
     seconds: float  # of the attempt that answered
     base_url: str
+    token_ids: tuple[int, ...] = ()  # of the text, where the server was asked for them
 
 
 @dataclass(frozen=True)
@@ -260,7 +262,7 @@ def _body(spec: Endpoint, question: Question) -> dict[str, Any]:
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
     if spec.extra_body:
         body["extra_body"] = spec.extra_body
-    return body
+    return {**body, **question.more}
 
 
 def _sendable(text: str) -> str:
@@ -282,6 +284,7 @@ def _answer(reply: ChatCompletion, seconds: float, base_url: str) -> Answer:
         tokens_out=int(used.completion_tokens or 0) if used else 0,
         seconds=seconds,
         base_url=base_url,
+        token_ids=tuple(getattr(choice, "token_ids", None) or ()),  # vLLM's addition to the protocol
     )
 
 

@@ -26,10 +26,12 @@ from ...specs.tasks import (
     Check,
     IfevalCheck,
     MentionsCheck,
+    PluginCheck,
     RegexCheck,
     RepetitionCheck,
     WordsCheck,
 )
+from . import plugins
 
 #: Seconds after which a pattern counts as running away on a response.
 REGEX_TIMEOUT = 0.5
@@ -76,6 +78,8 @@ _missing: dict[str, str | None] = {}
 
 def missing_resource(check: Check) -> str | None:
     """Why `check` can never be scored on this machine, or None. Tried once, then remembered."""
+    if isinstance(check, PluginCheck):  # it may have nothing to say about the trial text
+        return plugins.missing(check)
     key = repr(check)
     if key not in _missing:
         verdict = _decide(check, _TRIAL_TEXT, _TRIAL_TEXT)
@@ -98,6 +102,9 @@ def _decide(check: Check, prompt: str, response: str) -> Verdict:
                 return Verdict(count_mentions(check.terms, response) >= check.at_least)
             case RepetitionCheck():
                 return Verdict(repeated_share(response) <= check.max_share)
+            case PluginCheck():
+                said = plugins.decide(check, prompt, response)
+                return Verdict(None, said) if isinstance(said, str) else Verdict(said)
     except Exception as error:  # a verdict we cannot reach is unscored, whatever went wrong
         return Verdict(None, _one_line(f"the check failed: {type(error).__name__}: {error}"))
 

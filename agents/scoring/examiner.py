@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -78,18 +79,19 @@ class Opinion:
 
 
 class Examiner:
-    """Asks the oracle's role, within a budget, and never the same twice where there is a cache."""
+    """Asks the oracle's role, within a budget, and never the same twice where there is a cache.
+
+    Several threads may use it.
+    """
 
     def __init__(self, role: Role, spec: OracleSpec, cache: VerdictCache | None) -> None:
         self.role = role
         self.spec = spec
         self.cache = cache
         self._words = _words(spec)
-
-    @property
-    def left(self) -> int:
+        self._spending = threading.Lock()
+        self.left = spec.budget - sum(used.calls for used in role.usage.values())
         """Questions that may still be asked in this run."""
-        return self.spec.budget - sum(used.calls for used in self.role.usage.values())
 
     def ask(self, items: Sequence[Pair | Graded], purpose: str, anew: bool = False) -> list[Opinion]:
         """An opinion on each item, all asked at once. What the budget has no room for is not begun.
@@ -102,12 +104,10 @@ class Examiner:
             opinions = {key: Opinion(value) for key, value in self.cache.get(list({*hashes})).items()}
         wanted = {k: item for k, item in zip(hashes, items, strict=True) if k not in opinions}
         asked = list(wanted)
-        if len(wanted) > self.left:
-            cause = f"oracle.budget {self.spec.budget} has no room for it"
-            opinions |= dict.fromkeys(wanted, Opinion(None, cause))
-            wanted = {}
         for _ in range(1 + ASK_AGAIN):
-            if not wanted or len(wanted) > self.left:
+            if not self._may_spend(len(wanted)):
+                cause = f"oracle.budget {self.spec.budget} has no room for it"
+                opinions |= {key: Opinion(None, cause) for key in wanted if key not in opinions}
                 break
             answers = self.role.ask([self._question(item) for item in wanted.values()], purpose)
             again = {}
@@ -121,6 +121,13 @@ class Examiner:
             found = [(key, opinions[key].value) for key in asked]
             self.cache.put((key, value) for key, value in found if value is not None)
         return [opinions[key] for key in hashes]
+
+    def _may_spend(self, questions: int) -> bool:
+        with self._spending:
+            if questions > self.left:
+                return False
+            self.left -= questions
+            return True
 
     def _question(self, item: Pair | Graded) -> Question:
         own = self.spec.prompt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,14 +12,20 @@ from ...specs.schema import Oracle
 from ...specs.tasks import Criterion, Task
 from ..usage import Purpose, Usage
 from .checks import Verdict, run_check
+from .extract import Extract, Part, check_extracts
 from .judge import Item, Judge
 from .oracle import measure_quality
 from .quality import AskedOracle, Quality
 from .reward import Floats, group_rewards
 
+_NO_JUDGE = Verdict(None, "needs a judge role, and none is configured")
+
 
 class Scorer:
-    """Scores responses; counts every verdict by purpose, and why verdicts are missing."""
+    """Scores responses; counts every verdict by purpose, and why verdicts are missing.
+
+    Several threads may use it.
+    """
 
     def __init__(
         self,
@@ -35,14 +42,17 @@ class Scorer:
         self.judge = judge
         self.causes: dict[str, Counter[str]] = {}  # by purpose, since they were last taken
         self.oracle_causes: dict[str, Counter[str]] = {}  # likewise
+        self._counting = threading.Lock()
 
     def take_causes(self, purpose: str) -> dict[str, int]:
         """Why verdicts for a purpose were unscored since the last call, the commonest kind first."""
-        return dict(self.causes.pop(purpose, Counter()).most_common())
+        with self._counting:
+            return dict(self.causes.pop(purpose, Counter()).most_common())
 
     def take_oracle_causes(self, purpose: str) -> dict[str, int]:
         """Why the oracle could not say, likewise."""
-        return dict(self.oracle_causes.pop(purpose, Counter()).most_common())
+        with self._counting:
+            return dict(self.oracle_causes.pop(purpose, Counter()).most_common())
 
     def verdicts(
         self, task: Task, rubric: Sequence[Criterion], responses: Sequence[str], purpose: Purpose
@@ -55,34 +65,51 @@ class Scorer:
     def verdicts_of(
         self, questions: Sequence[tuple[Task, Sequence[Criterion], str]], purpose: str
     ) -> list[Floats]:
-        """met_K of each (task, rubric, response). What a judge has to decide is asked all at once."""
+        """met_K of each (task, rubric, response).
+
+        What a judge has to decide is asked all at once, and then what it has to extract.
+        """
         found: list[Floats] = []
         items: list[Item] = []
         asked: list[tuple[int, list[int]]] = []  # question, and which of its criteria are judged
+        extracts: list[Extract] = []
+        places: list[tuple[int, int]] = []  # question and criterion of each
         for i, (task, rubric, response) in enumerate(questions):
             met_K = np.full(len(rubric), np.nan)
             for k, criterion in enumerate(rubric):
-                if criterion.check is not None:
+                if criterion.check is None:
+                    continue
+                if criterion.extract is None:
                     met_K[k] = self._known(run_check(criterion.check, task.prompt, response), purpose)
+                else:
+                    part = Part(task.prompt, response, criterion.extract)
+                    extracts.append(Extract(part, criterion.check))
+                    places.append((i, k))
             found.append(met_K)
             if judged := [k for k, criterion in enumerate(rubric) if criterion.check is None]:
                 items.append(Item(task.prompt, response, tuple(rubric[k].text for k in judged)))
                 asked.append((i, judged))
         calls = sum(len(rubric) for _, rubric, _ in questions)
-        self.usage.judge_calls[purpose] = self.usage.judge_calls.get(purpose, 0) + calls
+        with self._counting:
+            self.usage.judge_calls[purpose] = self.usage.judge_calls.get(purpose, 0) + calls
         if items and self.judge is None:
-            cause = "needs a judge role, and none is configured"
             for item in items:
                 for _ in item.criteria:
-                    self._known(Verdict(None, cause), purpose)
+                    self._known(_NO_JUDGE, purpose)
         elif items and self.judge is not None:
             for (i, judged), row in zip(asked, self.judge.decide(items, purpose), strict=True):
                 found[i][judged] = [self._known(verdict, purpose) for verdict in row]
+        extracted = [_NO_JUDGE] * len(extracts)
+        if self.judge is not None:
+            extracted = check_extracts(self.judge, extracts, purpose)
+        for (i, k), verdict in zip(places, extracted, strict=True):
+            found[i][k] = self._known(verdict, purpose)
         return found
 
     def _known(self, verdict: Verdict, purpose: str) -> float:
         if verdict.met is None:
-            self.causes.setdefault(purpose, Counter())[_kind(verdict.cause)] += 1
+            with self._counting:
+                self.causes.setdefault(purpose, Counter())[_kind(verdict.cause)] += 1
             return np.nan
         return float(verdict.met)
 
@@ -106,7 +133,8 @@ class Scorer:
         if self.asked is not None and responses:
             unguided = [True] * len(responses) if plain is None else plain
             found = self.asked.quality(task, responses, unguided, purpose)
-            self.oracle_causes.setdefault(purpose, Counter()).update(map(_kind, found.causes))
+            with self._counting:
+                self.oracle_causes.setdefault(purpose, Counter()).update(map(_kind, found.causes))
             return found
         if self.oracle.kind != "embedded" or task.quality is None:
             return Quality(np.full(len(responses), np.nan))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ... import __version__
-from . import diagnosing, harness, judging, memory, spec, training
+from . import diagnosing, harness, judging, launching, memory, spec, studio, training
 
 app = typer.Typer(
     name="harnessrl",
@@ -22,8 +22,10 @@ for command in (
     spec.init,
     spec.validate,
     training.train,
+    launching.launch,
     training.report,
     diagnosing.diagnose,
+    studio.studio,
     judging.judge,
     spec.schema,
 ):

@@ -119,6 +119,7 @@ def apply_update(
           check: {kind: mentions, terms: [scatter]}
     Example: harnessrl harness apply runs/quickstart update.yaml
     """
+    from ...agents.scoring.plugins import fault
     from ...specs.harness import UpdateError
     from ...specs.harness import apply as apply_to
     from ...specs.loader import SpecError, load_update
@@ -129,7 +130,7 @@ def apply_update(
     spec, tasks, records, versions = _read(run)
     _refuse_finished(run, records)
     try:
-        update = resolve(load_update(file), tasks.train)
+        update = resolve(load_update(file, fault), tasks.train)
         apply_to(versions[-1], [update])
     except SpecError as error:
         fail(str(error), BAD_INPUT)

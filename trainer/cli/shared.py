@@ -77,6 +77,21 @@ def check_keys(loaded: LoadedSpec) -> None:
             fail(str(loaded.problem(at, told)), BAD_INPUT)
 
 
+def check_flags(loaded: LoadedSpec) -> str:
+    """How far OpenRLHF's command line could be checked; exits with 2 if OpenRLHF would refuse it."""
+    from ..openrlhf.flags import VERSION, installed_version, problems
+
+    if found := problems(loaded):
+        fail("\n".join(map(str, found)), BAD_INPUT)
+    version = installed_version()
+    if version is None:
+        return (
+            "OpenRLHF is not installed here: the names of engine.args are checked in their form only "
+            f"(`pip install --no-deps openrlhf=={VERSION}` is enough for more)"
+        )
+    return f"OpenRLHF {version} accepts the arguments"
+
+
 def check_run(root: Path) -> None:
     """Exit with 2 if `root` is no run folder."""
     if not (root / "events.jsonl").is_file() or not (root / "spec.yaml").is_file():

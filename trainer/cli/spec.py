@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .shared import BAD_INPUT, check_policy, check_prompts, fail, load
+from .shared import BAD_INPUT, check_flags, check_policy, check_prompts, fail, load
 
 if TYPE_CHECKING:
     from ...specs.schema import RunSpec
@@ -67,9 +67,12 @@ def validate(
     from ..advice import advice
 
     check_prompts(loaded)
+    flags = check_flags(loaded) if loaded.spec.engine.kind == "openrlhf" else None
     typer.echo(f"{spec}: {len(tasks.train)} training tasks, {len(tasks.held_out)} held out")
     for line in advice(loaded.spec, tasks):
         typer.echo(line)
+    if flags:
+        typer.echo(flags)
     if preflight:
         _preflight(loaded.spec)
 

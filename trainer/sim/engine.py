@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from ...agents.policy import Request, Sample
 from ...memory.files import write_atomic
+from ...specs.engines import SimEngine as SimSpec
 from ...specs.sampling import stream
-from ...specs.schema import SimEngine as SimSpec
 from ...specs.tasks import Criterion, MentionsCheck, Task
 from ..engine import Example, UpdateStats
 

@@ -1,0 +1,256 @@
+"""The engine `openrlhf` in a run spec: who has which GPUs, and which servers are started."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, model_validator
+
+from .engines import GrpoEngine, Positive
+from .tasks import EnvName, Many, Strict
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+Memory = Annotated[float, Field(gt=0.0, lt=1.0)]
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class Vllm(Strict):
+    """The vLLM engines that roll out."""
+
+    engines: Positive | None = None
+    """How many; default with `colocate`: as many as fill the GPUs. Required without."""
+    tensor_parallel: Positive = 1
+    """GPUs an engine is spread over."""
+    gpu_memory: Memory = 0.5
+    """Share of a GPU's memory that an engine takes for weights and KV cache."""
+
+
+class Deepspeed(Strict):
+    """How the policy's training state is spread."""
+
+    zero_stage: Annotated[int, Field(ge=0, le=3)] = 3
+    """ZeRO: 1 shards the optimizer over the GPUs, 2 the gradients too, 3 the weights as well."""
+    offload: bool = False
+    """Keep AdamW's state (12 bytes a parameter) in the CPU's memory."""
+
+
+class Server(Strict):
+    """A vLLM server that `harnessrl launch` starts on the node it runs on, and ends with the run."""
+
+    gpus: Many[Annotated[int, Field(ge=0)]] = ()
+    """GPUs of that node, by number; several share the model (tensor parallel)."""
+    gpu_memory: Memory = 0.9
+    """Share of each of these GPUs' memory that it takes."""
+    args: dict[str, Any] = Field(default_factory=dict)
+    """More flags of the vLLM server, without their dashes, e.g. `max-model-len: 16384`."""
+
+
+class PolicyServer(Server):
+    """Serves the frozen policy, which the critic samples. Default GPU: the first after training's."""
+
+    port: Port = 8101
+    """On 127.0.0.1."""
+
+
+class RoleServer(Server):
+    """Serves a role, at the one address that the role's `base_urls` has."""
+
+    model: str | None = None
+    """Weights: a folder or a model hub id; default: the `model` of the role, whose name they get."""
+
+
+class Serve(Strict):
+    """Endpoints that `harnessrl launch` starts before training. The others must be up already."""
+
+    policy: PolicyServer = PolicyServer()
+    """The frozen policy; always started."""
+    judge: RoleServer | None = None
+    """The server of `roles.judge`."""
+    evolver: RoleServer | None = None
+    """The server of `roles.evolver`; when that is the judge's server, say nothing here."""
+    timeout: Annotated[float, Field(gt=0.0)] = 1800.0
+    """Seconds a server may take until it answers (a large model loads for minutes)."""
+
+    def roles(self) -> dict[str, RoleServer]:
+        """The roles with a server, by name."""
+        named = {"judge": self.judge, "evolver": self.evolver}
+        return {name: server for name, server in named.items() if server is not None}
+
+
+class ControllerAddress(Strict):
+    """Where the controller service listens: it says what each rollout is, and scores it."""
+
+    host: str = "127.0.0.1"
+    """Address of the node that `harnessrl launch` runs on, as the Ray workers reach it."""
+    port: Port = 8100
+    """Its port."""
+    token_env: EnvName | None = None
+    """Environment variable with the secret that workers show; default: made anew at each start."""
+
+    @model_validator(mode="after")
+    def _reachable(self) -> ControllerAddress:
+        if self.host in ("0.0.0.0", "::", ""):
+            raise ValueError("host must be an address that workers can reach, not a wildcard")
+        return self
+
+    @property
+    def url(self) -> str:
+        """`http://host:port`."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+
+class OpenrlhfEngine(GrpoEngine):
+    """GRPO by OpenRLHF (Ray, DeepSpeed, vLLM) on one or more GPU nodes: `harnessrl launch`."""
+
+    kind: Literal["openrlhf"]
+    """Needs a second environment with OpenRLHF, vLLM and Ray: docs/openrlhf.md."""
+    device: Literal["cuda", "cpu"] = "cuda"
+    """`cpu` is for trying things out: one process of each sort, a tiny model, no Ray cluster."""
+    nodes: Positive = 1
+    """Nodes that train and roll out."""
+    gpus_per_node: Positive = 1
+    """GPUs of each node that train and roll out, numbers 0, 1, ... (`serve` takes others)."""
+    cluster: Annotated[str, Field(pattern=r"^https?://[^\s]+$")] | None = None
+    """Job server of a running Ray cluster, e.g. `http://head:8265`; default: one is started here, for
+    the run. Required for several nodes."""
+    colocate: bool = True
+    """Training and vLLM take turns on the same GPUs; false: each has its own."""
+    vllm: Vllm = Vllm()
+    """Rollouts."""
+    deepspeed: Deepspeed = Deepspeed()
+    """Training."""
+    micro_batch: Positive | None = None
+    """Samples that a GPU takes in one forward or backward pass; default: up to 4, as many as divide its
+    share of a step."""
+    gradient_checkpointing: bool = True
+    """Recompute activations in the backward pass: a third more compute, far less memory."""
+    serve: Serve = Serve()
+    """Endpoints to start."""
+    controller: ControllerAddress = ControllerAddress()
+    """The controller service."""
+    args: dict[str, Any] = Field(default_factory=dict)
+    """Native OpenRLHF flags without their dashes, added or overriding, e.g. `ds.overlap_comm: true`;
+    `false` takes a switch away."""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that train or roll out, on all nodes."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def engines(self) -> int:
+        """vLLM engines that roll out."""
+        return self.vllm.engines or self.gpus // self.vllm.tensor_parallel
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Do training and vLLM take turns on the same GPUs?"""
+        return self.colocate and self.device == "cuda"
+
+    @property
+    def trainers_per_node(self) -> int:
+        """GPUs of a node that take gradient steps."""
+        if self.device == "cpu" or self.colocate:
+            return self.gpus_per_node
+        return (self.gpus - self.engines * self.vllm.tensor_parallel) // self.nodes
+
+    @property
+    def samples_at_once(self) -> int:
+        """Samples that a training GPU takes in one pass."""
+        share = self.tasks_per_step * self.group_size // (self.nodes * self.trainers_per_node)
+        return self.micro_batch or next(n for n in (4, 3, 2, 1) if share % n == 0)
+
+    @property
+    def policy_gpus(self) -> tuple[int, ...]:
+        """GPUs of the frozen policy's server."""
+        if self.device == "cpu":
+            return ()
+        return self.serve.policy.gpus or (self.gpus_per_node,)
+
+    @model_validator(mode="after")
+    def _fits(self) -> OpenrlhfEngine:
+        if self.device == "cpu":
+            self._check_cpu()
+        else:
+            self._check_layout()
+            self._check_memory()
+        samples = self.tasks_per_step * self.group_size
+        trainers = self.nodes * self.trainers_per_node
+        if samples % (self.samples_at_once * trainers):
+            raise ValueError(
+                f"tasks_per_step {self.tasks_per_step} x group_size {self.group_size} = {samples} must "
+                f"be a multiple of micro_batch {self.samples_at_once} x {trainers} training GPUs"
+            )
+        if self.nodes > 1 and self.cluster is None:
+            raise ValueError(f"nodes {self.nodes} need a running Ray cluster: set cluster")
+        if self.nodes > 1 and self.controller.host in LOOPBACK:
+            raise ValueError(
+                f"controller.host {self.controller.host} is out of reach for workers on other nodes"
+            )
+        return self
+
+    def _check_cpu(self) -> None:
+        if self.gpus > 1 or self.cluster is not None or self.engines > 1:
+            raise ValueError("device cpu has one node, one process that trains and one vLLM engine")
+        for name, server in {"policy": self.serve.policy, **self.serve.roles()}.items():
+            if server.gpus:
+                raise ValueError(f"serve.{name}.gpus names GPUs, and device is cpu")
+
+    def _check_layout(self) -> None:
+        """Who has which GPUs, as OpenRLHF's own assertions want it."""
+        size = self.vllm.tensor_parallel
+        if size > self.gpus_per_node:
+            raise ValueError(
+                f"vllm.tensor_parallel {size} is more than gpus_per_node {self.gpus_per_node}"
+            )
+        rollout = self.engines * size
+        if self.colocate:
+            if rollout != self.gpus:
+                raise ValueError(
+                    f"colocate: vllm.engines {self.engines} x vllm.tensor_parallel {size} must fill the "
+                    f"{self.gpus} GPUs"
+                )
+            return
+        if self.vllm.engines is None:
+            raise ValueError("without colocate, vllm.engines is required")
+        training = self.gpus - rollout
+        if training < self.nodes or training % self.nodes:
+            raise ValueError(
+                f"vLLM takes {rollout} of {self.gpus} GPUs; what is left for training must be the same "
+                f"on each of {self.nodes} nodes, and at least 1"
+            )
+
+    def _check_memory(self) -> None:
+        """No GPU is promised twice, as far as this node's are known."""
+        promised: dict[int, float] = defaultdict(float)
+        if self.cluster is None:
+            for gpu in range(self.gpus_per_node):
+                promised[gpu] += self.vllm.gpu_memory
+        for name, server in self.serve.roles().items():
+            if not server.gpus:
+                raise ValueError(f"serve.{name}.gpus is required: the GPUs of this node that it may use")
+        shares = [(self.policy_gpus, self.serve.policy.gpu_memory)]
+        shares += [(server.gpus, server.gpu_memory) for server in self.serve.roles().values()]
+        for gpus, share in shares:
+            for gpu in gpus:
+                promised[gpu] += share
+        for gpu, share in sorted(promised.items()):
+            if share > 1.0:
+                raise ValueError(
+                    f"GPU {gpu} is promised {share:.2f} times (vllm.gpu_memory of those that train and "
+                    "roll out, and serve.*.gpu_memory)"
+                )
+
+
+def server_address(base_urls: tuple[str, ...]) -> tuple[str, int]:
+    """(host, port) where a server for a role has to listen. Raises `ValueError`."""
+    if len(base_urls) != 1:
+        raise ValueError(f"base_urls has {len(base_urls)} addresses; one server has one")
+    url = urlsplit(base_urls[0])
+    if url.scheme != "http" or url.hostname is None or url.port is None or url.path.rstrip("/") != "/v1":
+        raise ValueError(f"{base_urls[0]} is not of the form http://HOST:PORT/v1")
+    return url.hostname, url.port

@@ -1,0 +1,312 @@
+"""The controller service: what a run's workers may rely on, over its real API, with its real controller.
+
+Nothing evolves in these runs: the frozen policy's vLLM server is never started (tests/engines has it).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import tiny
+from harnessrl.specs.loader import load_run_spec
+from harnessrl.trainer.data.load import load_tasks
+from harnessrl.trainer.openrlhf.serve import ExposedError, serve
+from harnessrl.trainer.openrlhf.wire import TOKEN_ENV
+from harnessrl.trainer.provenance import provenance
+from harnessrl.trainer.runfolder import RunFolder, latest_checkpoint
+from harnessrl.trainer.stored import write_start
+
+TOKEN = "a-token-of-a-test"
+STEPS, SLOTS, GROUP = 3, 2, 4
+REPORT = {"loss": 0.5, "grad_norm": 1.0, "clip_share": 0.0, "seconds": {"rollout": 1.0}}
+
+SPEC = """
+name: served
+seed: 3
+tasks: {{files: [texts/animals.yaml]}}
+roles: {{policy: {{model: {model}}}}}
+interfaces:
+  p: {{evolve: false}}
+  g: {{evolve: false, mismatch: ignore, start: [{{field: skill, lines: [be brief], share: 0.5}}]}}
+  c: {{evolve: false}}
+engine:
+  {{kind: openrlhf, device: cpu, steps: 3, tasks_per_step: 2, group_size: 4,
+    max_new_tokens: 10, max_prompt_tokens: 160}}
+logging: {{folder: runs, probe_samples: 0}}
+"""
+
+
+class Service:
+    """A run's service in a process of its own, and a client of it."""
+
+    def __init__(self, root: Path) -> None:
+        self.run = RunFolder(root)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.http = httpx.Client(
+            base_url=f"http://127.0.0.1:{self.port}",
+            headers={"authorization": f"Bearer {TOKEN}"},
+            timeout=60.0,
+        )
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *args: str) -> None:
+        """Start it (again), and wait until it answers."""
+        command = [sys.executable, "-m", "harnessrl.trainer.openrlhf.serve", str(self.run.root)]
+        command += ["--port", str(self.port), *args]
+        log = (self.run.root / "service.log").open("ab")
+        self.process = subprocess.Popen(
+            command, env=os.environ | {TOKEN_ENV: TOKEN}, stdout=log, stderr=subprocess.STDOUT
+        )
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            with contextlib.suppress(httpx.TransportError):
+                if self.http.get("/health").status_code == 200:
+                    return
+            assert self.process.poll() is None, (self.run.root / "service.log").read_text()
+            time.sleep(0.1)
+        raise AssertionError((self.run.root / "service.log").read_text())
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """End it, by default without a chance to tidy up."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        self.process.wait(timeout=30)
+
+    def ask(self, method: str, path: str, body: Any = None, expect: int = 200) -> Any:
+        """A request, asked again while the service is busy."""
+        for _ in range(300):
+            reply = self.http.request(method, path, json=body)
+            if reply.status_code in (202, 503):
+                time.sleep(0.05)
+                continue
+            assert reply.status_code == expect, (path, reply.status_code, reply.text)
+            return reply.json()
+        raise AssertionError(f"{path}: still busy")
+
+    def claim(self, step: int, slot: int, sample: int, expect: int = 200) -> Any:
+        """What a rollout is."""
+        where = {"step": step, "slot": slot, "sample": sample}
+        return self.ask("POST", "/v1/claim", where, expect)
+
+    def submit(self, step: int, slot: int, sample: int, text: str, expect: int = 200) -> Any:
+        """Hand a rollout in."""
+        ids = list(range(len(text.split())))
+        where = {"step": step, "slot": slot, "sample": sample}
+        body = {**where, "text": text, "token_ids": ids, "finished": True}
+        return self.ask("POST", "/v1/submit", body, expect)
+
+    def roll_out(self, step: int, but: tuple[tuple[int, int], ...] = ()) -> None:
+        """Claim and submit a whole step; its texts depend on where they stand."""
+        for slot in range(SLOTS):
+            for sample in range(GROUP):
+                if (slot, sample) not in but:
+                    self.claim(step, slot, sample)
+                    self.submit(step, slot, sample, text_of(step, slot, sample))
+
+    def take(self, step: int) -> Any:
+        """A whole step; its advantages."""
+        self.roll_out(step)
+        found = self.ask("GET", f"/v1/steps/{step}/advantages")
+        self.ask("POST", f"/v1/steps/{step}/done", REPORT)
+        return found
+
+
+def text_of(step: int, slot: int, sample: int) -> str:
+    """A response of so many words."""
+    return " ".join(
+        ["the", "lazy", "dog", "sees", str(step), "a", "fox", "so"][: 1 + (slot + 2 * sample) % 8]
+    )
+
+
+@pytest.fixture
+def root(tmp_path: Path, tiny_model: Path) -> Path:
+    """A run folder that has not begun."""
+    return make_run(tmp_path / "one", tiny_model)
+
+
+def make_run(folder: Path, model: Path) -> Path:
+    tiny.write_spec(folder, model)
+    (folder / "served.yaml").write_text(SPEC.format(model=model))
+    loaded = load_run_spec(folder / "served.yaml", None, {})
+    run = RunFolder(folder / "run")
+    run.root.mkdir()
+    write_start(run, loaded.spec, load_tasks(loaded), provenance(3, "", probe=False))
+    return run.root
+
+
+@pytest.fixture
+def service(root: Path) -> Iterator[Service]:
+    """A service that runs."""
+    service = Service(root)
+    service.start()
+    yield service
+    assert service.process is not None
+    service.process.kill()
+    service.process.wait()
+
+
+def test_a_whole_run(service: Service) -> None:
+    for step in range(STEPS):
+        state = service.ask("GET", "/v1/state")
+        assert (state["steps_done"], state["steps"]) == (step, STEPS)
+        found = service.take(step)
+        assert len(found["advantages"]) == SLOTS
+        for row, rewards in zip(found["advantages"], found["rewards"], strict=True):
+            assert len(row) == len(rewards) == GROUP
+            assert abs(sum(row)) < 1e-6
+        assert found["export"] is False
+    service.ask("POST", "/v1/finish", {"policy": "nowhere"})
+    rows = tiny.rows(service.run.metrics)
+    assert [row["step"] for row in rows] == [0, 1, 2]
+    assert rows[0]["loss"] == 0.5
+    assert rows[0]["seconds"]["rollout"] == 1.0
+    assert rows[-1]["rollouts"]["train"] == STEPS * SLOTS * GROUP
+    assert tiny.rows(service.run.events)[-1]["type"] == "run_finished"
+    assert service.run.report.exists()
+
+
+def test_claims_say_what_a_rollout_is_and_repeat(service: Service) -> None:
+    claims = [[service.claim(0, slot, i) for i in range(GROUP)] for slot in range(SLOTS)]
+    again = [[service.claim(0, slot, i) for i in reversed(range(GROUP))][::-1] for slot in range(SLOTS)]
+    assert claims == again
+    for group in claims:
+        assert len({claim["task_id"] for claim in group}) == 1
+        assert [claim["guided"] for claim in group] == [True, True, False, False]
+        assert all(("be brief" in claim["prompt"]) == claim["guided"] for claim in group)
+        assert all("be brief" not in claim["loss_prompt"] for claim in group)
+
+
+def test_duplicates_change_nothing_and_the_first_counts(service: Service) -> None:
+    service.roll_out(0, but=((0, 0),))
+    service.claim(0, 0, 0)
+    service.submit(0, 0, 0, "the first of two")
+    service.submit(0, 0, 0, "another one, later")
+    service.ask("GET", "/v1/steps/0/advantages")
+    service.ask("POST", "/v1/steps/0/done", REPORT)
+    service.ask("POST", "/v1/steps/0/done", REPORT)
+    service.submit(0, 1, 1, "a late duplicate of a step that is over")
+    (rollouts,) = list(service.run.rollouts.glob("*.jsonl"))
+    texts = [row["response"] for row in tiny.rows(rollouts)]
+    assert texts[0] == "the first of two"
+    assert len(texts) == SLOTS * GROUP
+    assert tiny.rows(service.run.metrics)[-1]["rollouts"]["train"] == SLOTS * GROUP
+    assert service.ask("GET", "/v1/state")["steps_done"] == 1
+
+
+def test_what_makes_no_sense_is_refused(service: Service) -> None:
+    for step, slot, sample in ((1, 0, 0), (0, SLOTS, 0), (0, 0, GROUP)):
+        service.claim(step, slot, sample, expect=409)
+    service.submit(0, 0, 0, "not claimed", expect=409)
+    service.claim(0, 0, -1, expect=422)
+    service.ask("POST", "/v1/claim", {"step": 0, "slot": 0, "sample": 0, "more": 1}, expect=422)
+    service.ask("POST", "/v1/steps/1/done", REPORT, expect=409)
+    service.ask("POST", "/v1/steps/3/saved", {"path": "x", "tag": "y"}, expect=409)
+    service.take(0)
+    service.claim(0, 0, 0, expect=409)
+
+
+def test_a_missing_rollout_is_waited_for(service: Service) -> None:
+    service.roll_out(0, but=((1, 2),))
+    # The trainer must not be able to end a step that is not complete.
+    service.ask("POST", "/v1/steps/0/done", REPORT, expect=410)
+
+
+def test_without_the_token_nothing_but_health(service: Service) -> None:
+    bare = httpx.Client(base_url=service.http.base_url)
+    assert bare.get("/health").status_code == 200
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Bearer é".encode()}):
+        assert bare.get("/v1/state", headers=headers).status_code == 401
+    assert "/v1/claim" in bare.get("/openapi.json").json()["paths"]
+
+
+def test_refuses_to_be_open_to_others_without_a_token(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(TOKEN_ENV, raising=False)
+    for host in ("0.0.0.0", "192.0.2.1", "::", "a-host-name"):
+        with pytest.raises(ExposedError, match=TOKEN_ENV):
+            serve(root, host, 8100, False, print)
+
+
+def test_killed_in_the_middle_of_a_step(service: Service, tmp_path: Path, tiny_model: Path) -> None:
+    service.take(0)
+    service.roll_out(1, but=((0, 3), (1, 1)))
+    claimed = service.claim(1, 1, 1)
+    service.kill()
+    service.start()
+    assert service.ask("GET", "/v1/state")["steps_done"] == 1
+    assert service.claim(1, 1, 1) == claimed
+    for slot, sample in ((0, 3), (1, 1)):
+        service.claim(1, slot, sample)
+        service.submit(1, slot, sample, text_of(1, slot, sample))
+    found = service.ask("GET", "/v1/steps/1/advantages")
+    service.ask("POST", "/v1/steps/1/done", REPORT)
+    service.take(2)
+    service.ask("POST", "/v1/finish", {"policy": "nowhere"})
+    # As if nothing had happened.
+    other = Service(make_run(tmp_path / "other", tiny_model))
+    other.start()
+    try:
+        expected = [other.take(step) for step in range(STEPS)]
+        other.ask("POST", "/v1/finish", {"policy": "nowhere"})
+    finally:
+        other.kill(signal.SIGTERM)
+    assert found == expected[1]
+    ours, theirs = (tiny.timeless(tiny.rows(s.run.metrics)) for s in (service, other))
+    assert ours == theirs
+    groups = [[r for r in tiny.rows(s.run.events) if r["type"] == "group"] for s in (service, other)]
+    assert groups[0] == groups[1]
+
+
+def test_killed_between_the_records_of_a_step(service: Service) -> None:
+    service.take(0)
+    service.roll_out(1)
+    service.kill()
+    # As a kill amid the step's end leaves it: its groups are on record, its summary is not.
+    lines = service.run.events.read_text().splitlines()
+    group = json.loads(next(line for line in lines if '"type":"group"' in line.replace(" ", "")))
+    with service.run.events.open("a") as log:
+        log.write(json.dumps({**group, "id": "g-000001-0", "step": 1}) + "\n")
+    service.start()
+    service.ask("GET", "/v1/steps/1/advantages")
+    service.ask("POST", "/v1/steps/1/done", REPORT)
+    from harnessrl.memory.events import read_log
+
+    ids = [record.id for record in read_log(service.run.events) if record.id.startswith("g-000001")]
+    assert ids == ["g-000001-0", "g-000001-1"]
+
+
+def test_a_checkpoint_counts_the_trainers_steps_and_is_gone_back_to(service: Service) -> None:
+    service.take(0)
+    service.ask("POST", "/v1/steps/1/saved", {"path": "/somewhere/ckpt", "tag": "global_step1"})
+    found = latest_checkpoint(service.run)
+    assert found is not None
+    assert found[0] == 1
+    assert json.loads((found[1] / "openrlhf.json").read_text())["tag"] == "global_step1"
+    second = service.take(1)
+    service.kill(signal.SIGTERM)
+    service.start("--resume")
+    assert service.ask("GET", "/v1/state")["steps_done"] == 1
+    assert service.take(1) == second
+    assert [row["step"] for row in tiny.rows(service.run.metrics)] == [0, 1]
+
+
+def test_two_controllers_at_once(service: Service) -> None:
+    command = [sys.executable, "-m", "harnessrl.trainer.openrlhf.serve", str(service.run.root)]
+    second = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert second.returncode == 2
+    assert "another process" in second.stderr

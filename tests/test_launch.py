@@ -1,0 +1,433 @@
+"""`harnessrl launch`: what it prints and writes, and (with stub commands) how a script works."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import launch_stubs
+import pytest
+import tiny
+import yaml
+from harnessrl.memory.files import write_atomic
+from harnessrl.specs.loader import RECIPES, load_run_spec
+from harnessrl.specs.schema import RunSpec
+from harnessrl.trainer.openrlhf.script import ScriptError, launch_script
+from harnessrl.trainer.runfolder import RunFolder
+
+SPECS = RECIPES.parent
+SHIPPED = ["qwen3.5-4b", "qwen3.5-9b", "smoke-1gpu", "smoke-cpu"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder to work in, no model cache, and no setting from outside."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HARNESSRL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("OPENRLHF_PYTHON", raising=False)
+
+
+def dry_run(*words: str | Path) -> str:
+    done = tiny.invoke("launch", *words, "--dry-run")
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def check_bash(script: str) -> None:
+    done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def commands(script: str) -> list[list[str]]:
+    """The `start` commands of a script, in words, `\\` at line ends resolved."""
+    joined = script.replace("\\\n", " ")
+    return [line.split() for line in joined.splitlines() if re.match(r"(\w+=\S+ )?start ", line)]
+
+
+# --- what is printed ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_dry_run_prints_a_whole_script_and_writes_nothing(name: str, tmp_path: Path) -> None:
+    script = dry_run(SPECS / f"{name}.yaml")
+    check_bash(script)
+    assert script.startswith("#!/usr/bin/env bash\n")
+    assert "set -euo pipefail" in script
+    assert f"RUN={tmp_path}/here/runs/{name}\n" in script
+    assert list((tmp_path / "here").iterdir()) == []
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shellcheck_finds_nothing(name: str) -> None:
+    done = subprocess.run(
+        ["shellcheck", "-S", "style", "-"],
+        input=dry_run(SPECS / f"{name}.yaml"),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_what_the_4b_spec_starts() -> None:
+    started = commands(dry_run(SPECS / "qwen3.5-4b.yaml"))
+    assert [words[1] for words in started] == ["controller", "judge", "policy", "ray", "training"]
+    controller, judge, policy, ray, training = (" ".join(words) for words in started)
+    assert (
+        '"$PYTHON" -m harnessrl.trainer.openrlhf.serve "$RUN" --host 127.0.0.1 --port 8100' in controller
+    )
+    assert "CUDA_VISIBLE_DEVICES=6,7 " in judge and "--port 8102" in judge
+    assert "--served-model-name Qwen/Qwen3.5-35B-A3B" in judge and "--tensor-parallel-size 2" in judge
+    assert "DEV_MODE" not in judge
+    assert "CUDA_VISIBLE_DEVICES=4,5 VLLM_SERVER_DEV_MODE=1" in policy
+    assert "--served-model-name policy --max-model-len 2048 --host 127.0.0.1 --port 8101" in policy
+    assert "CUDA_VISIBLE_DEVICES=0,1,2,3 ray start --head --block" in ray and "--num-gpus 4" in ray
+    assert training.endswith('-m harnessrl.trainer.openrlhf.train_ppo "${ARGS[@]}"')
+
+
+def test_on_a_cpu_the_module_runs_without_a_job() -> None:
+    script = dry_run(SPECS / "smoke-cpu.yaml")
+    started = commands(script)
+    assert [words[1] for words in started] == ["controller", "policy", "training"]
+    assert "ray job" not in " ".join(" ".join(words) for words in started)
+    assert "CUDA_VISIBLE_DEVICES" not in script
+    assert all('PYTHONPATH="$CPU_PYTHONPATH"' in words for words in started[1:])
+    assert "export HARNESSRL_DEVICE=cpu" in script
+
+
+def spec_of(name: str, **engine: Any) -> RunSpec:
+    spec = load_run_spec(SPECS / f"{name}.yaml").spec
+    content = spec.model_dump(mode="json", exclude_none=True)
+    content["engine"] |= engine
+    return RunSpec.model_validate(content)
+
+
+def script_of(spec: RunSpec, root: str = "/runs/one") -> str:
+    return launch_script(spec, RunFolder(Path(root)), "/a b/python", "/c/python")
+
+
+def test_on_a_running_cluster_no_ray_is_started() -> None:
+    spec = spec_of("qwen3.5-4b", nodes=2, cluster="http://head:8265", controller={"host": "10.0.0.5"})
+    script = script_of(spec)
+    check_bash(script)
+    assert [words[1] for words in commands(script)] == ["controller", "judge", "policy", "training"]
+    assert "RAY_API=http://head:8265" in script
+    assert "harnessrl.trainer.openrlhf.cluster 8 " in script
+    assert "export HARNESSRL_CONTROLLER=http://10.0.0.5:8100\n" in script
+
+
+def test_paths_with_blanks_are_quoted_and_ray_gets_none() -> None:
+    script = script_of(spec_of("smoke-cpu"), "/my runs/one")
+    check_bash(script)
+    assert "RUN='/my runs/one'\n" in script and "PYTHON=${PYTHON:-'/a b/python'}" in script
+    assert '--data.prompt_dataset "$RUN"/openrlhf/slots.jsonl\n' in script
+    with pytest.raises(ScriptError, match="pass through a shell"):
+        script_of(spec_of("smoke-1gpu"), "/my runs/one")
+
+
+@pytest.mark.parametrize("root", ["/runs/a,b", "/runs/a@b"])
+def test_a_folder_that_openrlhf_would_misread_is_refused(root: str) -> None:
+    with pytest.raises(ScriptError, match=root):
+        script_of(spec_of("smoke-cpu"), root)
+
+
+def test_secrets_are_names_in_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", "s3cret-value")
+    monkeypatch.setenv("JUDGE_KEY", "s3cret-value")
+    spec = spec_of("qwen3.5-4b", controller={"token_env": "MY_TOKEN"})
+    judge = spec.roles.judge
+    assert judge is not None
+    judge = judge.model_copy(update={"api_key_env": "JUDGE_KEY"})
+    spec = spec.model_copy(update={"roles": spec.roles.model_copy(update={"judge": judge})})
+    script = script_of(spec)
+    check_bash(script)
+    assert "s3cret-value" not in script
+    assert 'HARNESSRL_TOKEN="${MY_TOKEN}"' in script
+    assert 'VLLM_API_KEY="$JUDGE_KEY" start judge env' in script
+    for name in ("MY_TOKEN", "JUDGE_KEY"):
+        assert f'[[ -n ${{{name}:-}} ]] || die "the environment variable {name} is not set"' in script
+
+
+# --- what is written, and refused -----------------------------------------------------------------
+
+
+def test_a_script_comes_with_its_run_folder(tmp_path: Path) -> None:
+    spec = tmp_path / "one.yaml"
+    text = (SPECS / "qwen3.5-4b.yaml").read_text()
+    write_atomic(spec, text.replace("tasks/starter.yaml", str(SPECS / "tasks" / "starter.yaml")))
+    done = tiny.invoke("launch", spec, "--script", "run.sh", "--steps", "3", "--name", "mine")
+    assert done.exit_code == 0, done.output
+    run, script = Path("runs/mine"), Path("run.sh")
+    assert script.read_text() == (run / "launch.sh").read_text()
+    assert stat.S_IMODE(script.stat().st_mode) == 0o755
+    assert f"RUN={run.absolute()}\n" in script.read_text()
+    assert len(tiny.rows(run / "openrlhf" / "slots.jsonl")) == 3 * 64
+    assert load_run_spec(run / "spec.yaml").spec.engine.steps == 3
+    assert {"provenance.json", "tasks.yaml", "logs"} <= {path.name for path in run.iterdir()}
+    again = tiny.invoke("launch", spec, "--script", "run.sh", "--name", "mine")
+    assert again.exit_code == 0 and "runs/mine-2" in again.output
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            ["launch", SPECS / "quickstart.yaml"],
+            "22:9: engine.kind: local: use `harnessrl train`",
+        ),
+        (["launch", SPECS / "sim.yaml"], "engine.kind: sim: use `harnessrl train`"),
+        (["train", SPECS / "smoke-1gpu.yaml"], "engine.kind: openrlhf: use `harnessrl launch`"),
+        (["launch", SPECS / "smoke-1gpu.yaml", "--folder", "a b", "--dry-run"], "pass through a shell"),
+        (["launch", SPECS / "smoke-1gpu.yaml", "--steps", "0"], "engine.steps"),
+        (["launch", SPECS / "none.yaml"], "does not exist"),
+    ],
+)
+def test_bad_input_exits_with_two_and_leaves_nothing(
+    words: list[str | Path], says: str, tmp_path: Path
+) -> None:
+    done = tiny.invoke(*words)
+    assert done.exit_code == 2, done.output
+    assert says in done.output
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_a_bad_flag_is_told_by_validate_and_launch(tmp_path: Path) -> None:
+    spec = tmp_path / "one.yaml"
+    spec.write_text(f"extends: {SPECS / 'smoke-1gpu.yaml'}\nengine:\n  args: {{actor.adam.lr: 1}}\n")
+    for command in ("validate", "launch"):
+        done = tiny.invoke(command, spec)
+        assert done.exit_code == 2, done.output
+        assert f"{spec}:3:10: engine.args.actor.adam.lr: set engine.learning_rate instead" in done.output
+
+
+def test_validate_says_how_far_it_could_look() -> None:
+    done = tiny.invoke("validate", SPECS / "qwen3.5-4b.yaml")
+    assert done.exit_code == 0
+    assert re.search(r"OpenRLHF (0\.11\.2 accepts the arguments|is not installed here)", done.output)
+
+
+def test_resuming_a_launched_run_is_not_trains_business(tmp_path: Path) -> None:
+    spec = tmp_path / "one.yaml"
+    spec.write_text(f"extends: {SPECS / 'smoke-1gpu.yaml'}\nroles: {{policy: {{model: some/model}}}}\n")
+    assert tiny.invoke("launch", spec, "--script", "run.sh").exit_code == 0
+    write_atomic(Path("runs/smoke-1gpu/events.jsonl"), "")
+    done = tiny.invoke("train", "--resume", "runs/smoke-1gpu")
+    assert done.exit_code == 2
+    assert "was started by `harnessrl launch`: run its script again to go on" in done.output
+
+
+# --- order and cleanup, with stubs for every command ------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stubbed:
+    """A launch script whose commands are all stubs (tests/launch_stubs.py)."""
+
+    script: Path
+    journal: Path
+    env: dict[str, str]
+
+    def start(self, fault: str = "") -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            ["bash", str(self.script)],
+            env={**self.env, "STUB_FAULT": fault},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def finish(self, process: subprocess.Popen[str]) -> tuple[int, str]:
+        output, _ = process.communicate(timeout=90)
+        return process.returncode, output
+
+    def events(self, *kinds: str) -> list[dict[str, Any]]:
+        return [row for row in tiny.rows(self.journal) if not kinds or row["what"] in kinds]
+
+    def names(self, kind: str) -> list[str]:
+        return [row["name"] for row in self.events(kind)]
+
+    def nothing_lives(self) -> bool:
+        return not any(_lives(row["pid"]) for row in self.events("start"))
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def free_ports(n: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(n)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+@pytest.fixture
+def stubbed(tmp_path: Path) -> Iterator[Stubbed]:
+    controller, policy, judge, ray, dashboard = free_ports(5)
+    content = {
+        "extends": str(SPECS / "qwen3.5-4b.yaml"),
+        "name": "stubbed",
+        "roles": {
+            "judge": {
+                "base_urls": [f"http://127.0.0.1:{judge}/v1"],
+                "model": "judge",
+                "api_key_env": "JUDGE_KEY",
+            }
+        },
+        "engine": {
+            "controller": {"port": controller, "token_env": "MY_TOKEN"},
+            "serve": {"policy": {"port": policy}, "timeout": 6},
+        },
+    }
+    spec = tmp_path / "stubbed.yaml"
+    spec.write_text(yaml.safe_dump(content))
+    assert tiny.invoke("launch", spec, "--script", "run.sh").exit_code == 0
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    for name in ("python", "ray"):
+        command = f'#!/bin/sh\nexec "{sys.executable}" "{launch_stubs.__file__}" {name} "$@"\n'
+        (bin_folder / name).write_text(command)
+        (bin_folder / name).chmod(0o755)
+    journal = tmp_path / "journal.jsonl"
+    journal.touch()
+    yield Stubbed(
+        Path("run.sh").absolute(),
+        journal,
+        {
+            **os.environ,
+            "PYTHON": str(bin_folder / "python"),
+            "OPENRLHF_PYTHON": str(bin_folder / "python"),
+            "RAY_PORT": str(ray),
+            "RAY_DASHBOARD_PORT": str(dashboard),
+            "STUB_JOURNAL": str(journal),
+            "MY_TOKEN": 's3cret token\'s "value"',
+            "JUDGE_KEY": "s3cret-key",
+        },
+    )
+    for row in tiny.rows(journal):
+        if row["what"] == "start" and _lives(row["pid"]):
+            os.kill(row["pid"], signal.SIGKILL)
+
+
+def test_with_stub_commands_the_order_is_kept_and_all_is_ended(stubbed: Stubbed) -> None:
+    code, output = stubbed.finish(stubbed.start())
+    assert code == 0, output
+    assert stubbed.names("start") == ["controller", "judge", "policy", "ray", "cluster", "training"]
+    # The last started is the first to go, and the controller outlives all who talk to it.
+    assert stubbed.names("end") == ["training", "ray", "policy", "judge", "controller"]
+    assert stubbed.nothing_lives()
+    assert "a line of training" in output and "done; the policy:" in output
+    logs = Path("runs/stubbed/logs")
+    wanted = {"controller.log", "judge.log", "policy.log", "ray.log", "cluster.log", "training.log"}
+    assert {path.name for path in logs.iterdir()} == wanted
+
+
+def test_with_stub_commands_each_process_gets_its_environment_and_no_secret_is_shown(
+    stubbed: Stubbed,
+) -> None:
+    code, output = stubbed.finish(stubbed.start())
+    assert code == 0, output
+    started = {row["name"]: row for row in stubbed.events("start")}
+    token = stubbed.env["MY_TOKEN"]
+    for name in ("controller", "training"):
+        assert started[name]["env"]["HARNESSRL_TOKEN"] == token
+        assert started[name]["env"]["HARNESSRL_CONTROLLER"].startswith("http://127.0.0.1:")
+    assert started["judge"]["env"]["VLLM_API_KEY"] == "s3cret-key"
+    assert "VLLM_API_KEY" not in started["policy"]["env"]
+    gpus = {name: row["env"].get("CUDA_VISIBLE_DEVICES") for name, row in started.items()}
+    assert (gpus["judge"], gpus["policy"], gpus["ray"]) == ("6,7", "4,5", "0,1,2,3")
+    assert "s3cret" not in json.dumps([row.get("argv") for row in stubbed.events()])
+    assert "s3cret" not in output + stubbed.script.read_text()
+    submitted = stubbed.events("submit")
+    assert {row["mode"] for row in submitted} == {"0o600"}
+    assert not any(Path(row["file"]).exists() for row in submitted)
+
+
+@pytest.mark.parametrize(
+    ("fault", "started", "says"),
+    [
+        ("controller:exit", ["controller"], "controller ended before it was ready"),
+        ("judge:exit", ["controller", "judge", "policy"], "judge ended before it was ready"),
+        ("policy:mute", ["controller", "judge", "policy"], "policy did not answer at"),
+        ("cluster:exit", None, "the Ray cluster is not fit for this run"),
+        ("training:fails", None, "training failed (status 5)"),
+        ("judge:dies", None, "judge ended while training was running"),
+    ],
+)
+def test_with_stub_commands_any_failure_ends_everything_with_a_clear_line(
+    fault: str, started: list[str] | None, says: str, stubbed: Stubbed
+) -> None:
+    code, output = stubbed.finish(stubbed.start(fault))
+    assert code == 1, output
+    assert says in output
+    assert started is None or sorted(stubbed.names("start")) == sorted(started)
+    assert stubbed.nothing_lives()
+    if fault.endswith("exit"):
+        name = fault.partition(":")[0]
+        assert f"  {name} | {name} cannot start" in output  # the end of its log
+
+
+def test_with_stub_commands_a_taken_port_is_told_before_anything_starts(stubbed: Stubbed) -> None:
+    url = re.search(r"export HARNESSRL_CONTROLLER=http://127.0.0.1:(\d+)", stubbed.script.read_text())
+    assert url
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", int(url[1])))
+        taken.listen()
+        code, output = stubbed.finish(stubbed.start())
+    assert code == 1
+    assert f"127.0.0.1:{url[1]} is taken by another process" in output
+    assert stubbed.events() == []
+
+
+def test_with_stub_commands_a_missing_secret_is_told_before_anything_starts(stubbed: Stubbed) -> None:
+    del stubbed.env["MY_TOKEN"]
+    code, output = stubbed.finish(stubbed.start())
+    assert (code, stubbed.events()) == (1, [])
+    assert "the environment variable MY_TOKEN is not set" in output
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_with_stub_commands_an_interrupt_ends_the_job_and_everything_else(
+    number: signal.Signals, code: int, stubbed: Stubbed
+) -> None:
+    process = stubbed.start("training:waits")
+    until = time.monotonic() + 60
+    while "training" not in stubbed.names("start") and time.monotonic() < until:
+        time.sleep(0.1)
+    process.send_signal(number)
+    found, output = stubbed.finish(process)
+    assert found == code, output
+    (stop,) = stubbed.events("stop")
+    assert any(word.startswith("harnessrl-stubbed-") for word in stop["argv"])
+    assert stubbed.names("end") == ["training", "ray", "policy", "judge", "controller"]
+    assert stubbed.nothing_lives()
+
+
+def test_with_stub_commands_launch_itself_runs_the_script(stubbed: Stubbed, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "harnessrl.trainer.cli", "launch", str(tmp_path / "stubbed.yaml")]
+    done = subprocess.run(command, env=stubbed.env, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stderr
+    assert "run folder:" in done.stderr and "a line of training" in done.stdout
+    assert stubbed.names("end")[-1] == "controller"

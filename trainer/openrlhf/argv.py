@@ -1,0 +1,187 @@
+"""From a spec to the arguments of `openrlhf.cli.train_ppo_ray` (0.11.2), flag by flag."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ...specs.openrlhf import OpenrlhfEngine
+from ...specs.schema import RunSpec
+from ..runfolder import RunFolder
+
+#: A flag's value: True stands for a switch, False for a switch that is not given.
+Flags = dict[str, Any]
+
+EXECUTOR = Path(__file__).with_name("executor.py")
+
+#: Flags (or, with a dot at the end, families of them) that nobody may give, and why.
+NOT_HERE = {
+    "algo.advantage.": "the controller computes the advantages (reward.advantage, reward.baseline)",
+    "algo.dynamic_filtering": "the controller decides what becomes of every group",
+    "algo.kl.": "the KL term is engine.kl_coef",
+    "critic.": "the advantages need no critic model",
+    "reward.": "the controller computes the rewards",
+    "eval.": "held-out tasks are measured by the harness",
+    "data.": "every row is a slot that the controller fills",
+    "train.async": "a step is rolled out by the policy that the step before it left",
+    "train.partial_rollout_enable": "a rollout has one policy",
+    "train.num_episodes": "the rows are the steps (engine.steps)",
+    "rollout.vllm_generate_batch_size": "a step is rolled out whole",
+    "use_ms": "roles.policy.model is a folder or a model hub id",
+}
+#: ... except these, which change nothing that the harness relies on.
+FREE = ("data.disable_fast_tokenizer", "data.dataloader_num_workers")
+
+_SCHEDULERS = {"linear": "linear", "cosine": "cosine"}
+
+
+def argv(spec: RunSpec, run: RunFolder) -> list[str]:
+    """The whole command line. Raises `TypeError` if the spec's engine is another one."""
+    return as_argv(flags(spec, run))
+
+
+def flags(spec: RunSpec, run: RunFolder) -> Flags:
+    """Every flag with its value, by name without dashes; `engine.args` go over what may be overridden."""
+    engine = _engine(spec)
+    spelled = {flag: value for flag, (_, value) in _spelled(spec, engine).items()}
+    return {**_needed(engine, run), **spelled, **_tuned(engine, run), **engine.args}
+
+
+def conflict(flag: str, spec: RunSpec) -> str | None:
+    """Why `engine.args` must not set a flag; None if it may."""
+    engine = _engine(spec)
+    if spelled := _spelled(spec, engine).get(flag):
+        return f"set {spelled[0]} instead"
+    if flag in FREE:
+        return None
+    for name, reason in NOT_HERE.items():
+        if flag == name or (flag.startswith(name) and not name.endswith("enable")):
+            return f"it is not to be set: {reason}"
+    if flag in _needed(engine, RunFolder(Path("run"))):
+        return "the harness sets it and relies on it"
+    return None
+
+
+def as_argv(flags: Flags) -> list[str]:
+    """`{"ds.zero_stage": 2, "ckpt.save_hf": True}` as arguments."""
+    found: list[str] = []
+    for flag, value in flags.items():
+        if value is False:
+            continue
+        found.append(f"--{flag}")
+        if value is not True:
+            found += [_text(part) for part in (value if isinstance(value, list | tuple) else [value])]
+    return found
+
+
+def _engine(spec: RunSpec) -> OpenrlhfEngine:
+    if not isinstance(spec.engine, OpenrlhfEngine):
+        raise TypeError(f"engine.kind is {spec.engine.kind}, not openrlhf")
+    return spec.engine
+
+
+def _text(value: Any) -> str:
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+def _needed(engine: OpenrlhfEngine, run: RunFolder) -> Flags:
+    """What the harness relies on."""
+    folder = run.openrlhf
+    return {
+        "train.agent_func_path": EXECUTOR,
+        "data.prompt_dataset": folder / "slots.jsonl",
+        "data.input_key": "input",
+        "data.label_key": "label",
+        "train.num_episodes": 1,
+        # One optimizer step on the whole batch an epoch, as the local engine takes it.
+        "train.batch_size": engine.tasks_per_step * engine.group_size,
+        # The critic samples the frozen policy from the same distribution.
+        "rollout.top_p": 1,
+        "ckpt.path": folder / "checkpoints",
+        "ckpt.output_dir": folder / "policy",
+        "ckpt.save_hf": True,
+        # Without a checkpoint in ckpt.path nothing is loaded: the same command starts and resumes.
+        "ckpt.load_enable": True,
+        "ckpt.disable_ds": False,
+    }
+
+
+def _spelled(spec: RunSpec, engine: OpenrlhfEngine) -> dict[str, tuple[str, Any]]:
+    """What has a key of its own in the spec: flag -> (key, value)."""
+    of_kl: dict[str, tuple[str, Any]] = {"algo.kl.init_coef": ("engine.kl_coef", engine.kl_coef)}
+    if engine.kl_coef > 0:
+        of_kl |= {
+            "algo.kl.use_loss": ("engine.kl_coef", True),
+            "algo.kl.estimator": ("engine.kl_coef", "k3"),
+        }
+    own = {
+        "actor.model_name_or_path": ("roles.policy.model", spec.roles.policy.model),
+        "train.seed": ("seed", spec.seed),
+        "algo.advantage.estimator": ("reward.advantage", spec.reward.advantage),
+        "ckpt.save_steps": ("logging.checkpoint_every", spec.logging.checkpoint_every),
+    }
+    in_engine = {
+        "actor.num_nodes": ("nodes", engine.nodes),
+        "ref.num_nodes": ("nodes", engine.nodes),
+        "actor.num_gpus_per_node": ("gpus_per_node", engine.trainers_per_node),
+        "ref.num_gpus_per_node": ("gpus_per_node", engine.trainers_per_node),
+        "train.colocate_all": ("colocate", engine.shares_gpus),
+        "vllm.num_engines": ("vllm.engines", engine.engines),
+        "vllm.tensor_parallel_size": ("vllm.tensor_parallel", engine.vllm.tensor_parallel),
+        "vllm.gpu_memory_utilization": (
+            "vllm.gpu_memory",
+            engine.vllm.gpu_memory if engine.device == "cuda" else 0.05,  # on a CPU: of the main memory
+        ),
+        "ds.zero_stage": ("deepspeed.zero_stage", engine.deepspeed.zero_stage),
+        "ds.adam_offload": ("deepspeed.offload", engine.deepspeed.offload),
+        "train.micro_batch_size": ("micro_batch", engine.samples_at_once),
+        "actor.gradient_checkpointing_enable": ("gradient_checkpointing", engine.gradient_checkpointing),
+        "rollout.batch_size": ("tasks_per_step", engine.tasks_per_step),
+        "rollout.n_samples_per_prompt": ("group_size", engine.group_size),
+        "rollout.max_new_tokens": ("max_new_tokens", engine.max_new_tokens),
+        "data.max_len": (
+            "max_prompt_tokens and engine.max_new_tokens",
+            engine.max_prompt_tokens + engine.max_new_tokens,
+        ),
+        "rollout.temperature": ("temperature", engine.temperature),
+        "actor.adam.lr": ("learning_rate", engine.learning_rate),
+        "actor.lr_scheduler": ("schedule", _scheduler(engine)),
+        "actor.lr_warmup_ratio": ("warmup_steps", _warmup_ratio(engine)),
+        "actor.eps_clip": ("clip", engine.clip),
+        "train.max_epochs": ("epochs", engine.epochs),
+        "actor.max_norm": ("max_grad_norm", engine.max_grad_norm),
+    }
+    return own | {flag: (f"engine.{key}", value) for flag, (key, value) in in_engine.items()} | of_kl
+
+
+def _tuned(engine: OpenrlhfEngine, run: RunFolder) -> Flags:
+    """Sensible values that `engine.args` may override."""
+    on_gpus = engine.device == "cuda"
+    return {
+        "train.colocate_actor_ref": on_gpus and not engine.colocate and engine.kl_coef > 0,
+        "vllm.enable_sleep": engine.shares_gpus,
+        "ds.enable_sleep": engine.shares_gpus,
+        "vllm.enable_prefix_caching": on_gpus,  # the G rollouts of a group share their prompt
+        "vllm.sync_backend": "nccl" if on_gpus else "gloo",
+        "vllm.enforce_eager": not on_gpus,
+        "ds.attn_implementation": "flash_attention_2" if on_gpus else "eager",
+        "rollout.micro_batch_size": engine.samples_at_once,
+        "ckpt.max_num": 2,
+        "logger.logging_steps": 1,
+        "logger.tensorboard_dir": run.tensorboard,
+        "logger.wandb.run_name": "openrlhf",  # names the folder inside tensorboard_dir too
+    }
+
+
+def _scheduler(engine: OpenrlhfEngine) -> str:
+    """The scheduler's name in transformers, whose `constant` knows no warm-up."""
+    return _SCHEDULERS.get(engine.schedule) or (
+        "constant_with_warmup" if engine.warmup_steps else "constant"
+    )
+
+
+def _warmup_ratio(engine: OpenrlhfEngine) -> float:
+    """A ratio of which OpenRLHF makes exactly warmup_steps: it takes ceil(ratio x optimizer steps)."""
+    if not engine.warmup_steps:
+        return 0.0
+    return (engine.warmup_steps * engine.epochs - 0.5) / (engine.steps * engine.epochs)

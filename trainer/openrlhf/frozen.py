@@ -1,0 +1,239 @@
+"""The frozen policy: a vLLM server of the controller's own, on the newest weights that were exported.
+
+New weights are loaded in place, and then the server has to prove that it has them: what it makes of a few
+sequences must be what the trainer's own rollout engine makes of them. vLLM can keep parts of the old
+weights silently (a tied output head); then it is started anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+
+from ...agents.policy import PolicyError, Request, Sample
+from ...agents.roles.client import Answer, Question, Role
+from ...agents.usage import Usage
+from ...specs.openrlhf import OpenrlhfEngine
+from ...specs.sampling import stream
+from ...specs.schema import Endpoint
+from ..chat import Chat
+from .wire import Fingerprint
+
+#: Environment variable that names the Python which has vLLM, where it is not the controller's own.
+PYTHON_ENV = "OPENRLHF_PYTHON"
+NAME = "policy"
+#: Mean difference of log-probabilities (nats) below which two servers have the same weights: both compute
+#: in bf16, with other batches.
+TOLERANCE = 0.02
+
+
+class PolicyServerError(PolicyError):
+    """The server does not start, or does not serve the weights it should."""
+
+
+class FrozenPolicy:
+    """`Policy` over the server. `version` counts the training steps in the weights it has proved."""
+
+    def __init__(
+        self, engine: OpenrlhfEngine, model: Path, chat: Chat, log: Path, version: int = 0
+    ) -> None:
+        self.engine = engine
+        self.model = model
+        self.chat = chat
+        self.log = log
+        self._pid_file = log.with_suffix(".pid")
+        self._version = version
+        self._process: subprocess.Popen[bytes] | None = None
+        self._http = httpx.Client(base_url=f"http://127.0.0.1:{engine.serve.policy.port}", timeout=600.0)
+        endpoint = Endpoint(
+            base_urls=(f"http://127.0.0.1:{engine.serve.policy.port}/v1",),
+            model=NAME,
+            temperature=engine.temperature,
+            max_tokens=engine.max_new_tokens,
+            timeout=600.0,
+            deadline=1800.0,
+            concurrency=256,
+            extra_body={"return_token_ids": True},
+        )
+        self._role = Role("policy", endpoint, Usage())  # rollouts are counted where they are asked for
+
+    @property
+    def version(self) -> int:
+        """Training steps in the weights that `sample` uses."""
+        return self._version
+
+    def check_prompt(self, prompt: str) -> None:
+        """Raises `PromptError` (see `trainer.chat.Chat`)."""
+        self.chat.check_prompt(prompt)
+
+    def sample(self, requests: Sequence[Request], seed: int) -> list[Sample]:
+        """Sample one response a request, in order. Raises `PromptError` or `PolicyError`."""
+        for prompt in dict.fromkeys(request.prompt for request in requests):
+            self.check_prompt(prompt)
+        self._start()
+        questions = [
+            Question(
+                [{"role": "user", "content": r.prompt}],
+                more={"seed": int(stream(seed, *r.key).integers(2**31))},
+            )
+            for r in requests
+        ]
+        samples = []
+        for answer in self._role.ask(questions, "policy"):
+            if not isinstance(answer, Answer):
+                raise PolicyError(f"the frozen policy gave no sample: {answer.cause}")
+            samples.append(Sample(answer.text.strip(), answer.token_ids, answer.finish == "stop"))
+        return samples
+
+    def serve(self, folder: Path, version: int, prints: Sequence[Fingerprint]) -> None:
+        """Serve other weights, and make sure of it. Raises `PolicyServerError`."""
+        before = self.model
+        self.model = folder
+        if self._process is not None and self._process.poll() is None:
+            self._reload()
+            if self._distance(prints) > TOLERANCE:
+                self.stop()
+        self._start()
+        if (distance := self._distance(prints)) > TOLERANCE:
+            raise PolicyServerError(
+                f"the frozen policy does not serve {folder}: its log-probabilities are {distance:.3f} "
+                f"nats a token from the trainer's (at most {TOLERANCE:g})"
+            )
+        self._version = version
+        if before.name.startswith("frozen-") and before != folder:
+            shutil.rmtree(before, ignore_errors=True)
+
+    def _reload(self) -> None:
+        """The weights in place. What goes wrong here shows in the fingerprints."""
+        body = {"method": "reload_weights", "kwargs": {"weights_path": str(self.model)}}
+        self._http.post("/collective_rpc", json=body)
+        self._http.post("/reset_prefix_cache")
+
+    def _distance(self, prints: Sequence[Fingerprint]) -> float:
+        """Mean difference (nats a token) between the server's log-probabilities and those given."""
+        differences: list[float] = []
+        for one in prints:
+            body = {
+                "model": NAME,
+                "prompt": one.token_ids,
+                "max_tokens": 1,
+                "temperature": 0.0,
+                "prompt_logprobs": 0,
+            }
+            reply = self._http.post("/v1/completions", json=body)
+            if reply.status_code != 200:
+                raise PolicyServerError(f"the frozen policy's server answers {reply.text[:300]}")
+            at_each: list[dict[str, Any]] = reply.json()["choices"][0]["prompt_logprobs"][1:]
+            for at, token, theirs in zip(at_each, one.token_ids[1:], one.logprobs, strict=True):
+                differences.append(abs(at[str(token)]["logprob"] - theirs))
+        return float(np.mean(differences)) if differences else 0.0
+
+    def _start(self) -> None:
+        """Start the server, unless it runs. Raises `PolicyServerError`."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self._end_orphan()
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                server_command(self.engine, self.model),
+                env=os.environ | server_environment(self.engine),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # it has children of its own: they are ended with it
+            )
+        self._pid_file.write_text(str(self._process.pid))
+        until = time.monotonic() + self.engine.serve.timeout
+        while time.monotonic() < until:
+            if self._process.poll() is not None:
+                raise PolicyServerError(f"the frozen policy's server ended at its start; see {self.log}")
+            try:
+                if self._http.get("/health", timeout=5.0).status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.5)
+        self.stop()
+        limit = self.engine.serve.timeout
+        raise PolicyServerError(
+            f"the frozen policy's server was silent for engine.serve.timeout {limit:g} s; see {self.log}"
+        )
+
+    def stop(self) -> None:
+        """End the server and its children."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=30)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._process = None
+        self._pid_file.unlink(missing_ok=True)
+
+    def _end_orphan(self) -> None:
+        """A server that a killed controller left behind would answer in the new one's place."""
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(self._pid_file.read_text())
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if str(self.engine.serve.policy.port).encode() in words and NAME.encode() in words:
+                os.killpg(pid, signal.SIGKILL)
+        with contextlib.suppress(httpx.TransportError):
+            self._http.get("/health", timeout=5.0)
+            port = self.engine.serve.policy.port
+            raise PolicyServerError(f"port {port} of 127.0.0.1 is taken: set engine.serve.policy.port")
+
+    def close(self) -> None:
+        """End the server and let go of connections."""
+        self.stop()
+        self._role.close()
+        self._http.close()
+
+
+def server_command(engine: OpenrlhfEngine, model: Path) -> list[str]:
+    """The command that serves `model` for the critic."""
+    server = engine.serve.policy
+    flags: dict[str, Any] = {
+        "model": model,
+        "served-model-name": NAME,
+        "host": "127.0.0.1",
+        "port": server.port,
+        "dtype": "bfloat16",
+        "max-model-len": engine.max_prompt_tokens + engine.max_new_tokens,
+        "generation-config": "vllm",  # sampled as in training, not by what the model recommends
+    }
+    if engine.device == "cuda":
+        flags["gpu-memory-utilization"] = server.gpu_memory
+        flags["tensor-parallel-size"] = len(engine.policy_gpus)
+    else:
+        flags["enforce-eager"] = True
+    argv = [os.environ.get(PYTHON_ENV) or sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    for name, value in {**flags, **server.args}.items():
+        if value is True:
+            argv.append(f"--{name}")
+        elif value is not False:
+            argv += [f"--{name}", str(value)]
+    return argv
+
+
+def server_environment(engine: OpenrlhfEngine) -> dict[str, str]:
+    """What the server's environment needs besides."""
+    # Reloading weights is one of vLLM's development endpoints; the server listens on loopback only.
+    environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    if engine.device == "cuda":
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, engine.policy_gpus))
+    else:
+        environment |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        environment |= {"TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1"}
+    return environment

@@ -1,0 +1,176 @@
+"""The controller service: a run's `Session` over HTTP, described at `/docs` and `/openapi.json`.
+
+Answers in a word: 200 here it is; 202 working on it, ask again; 401 no token; 409 the request makes no
+sense now; 410 the run has ended; 503 busy between two steps, try again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
+from fastapi.responses import JSONResponse
+
+from ..controller import ClaimError
+from .session import RunEndedError, Session
+from .wire import (
+    AdvantagesReply,
+    ClaimReply,
+    PolicyFolder,
+    Progress,
+    Saved,
+    SlotSample,
+    StateReply,
+    StepReport,
+    SubmitRequest,
+)
+
+#: Seconds that a request about something slow is held before the answer is "working".
+HOLD = 20.0
+DONE = Progress(state="done")
+WORKING = Progress(state="working")
+
+
+def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
+    """The service's app. With a `token`, every request but `/health` carries it as its bearer token."""
+    slow = _Slow(session)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        slow.start("the probe before training", lambda: session.begin(with_probe))
+        yield
+
+    async def authorised(request: Request) -> None:
+        given = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if token is not None and not secrets.compare_digest(given.encode(), token.encode()):
+            raise HTTPException(401, "the bearer token is missing or wrong")
+
+    async def between_steps() -> None:
+        if slow.running:
+            raise HTTPException(503, f"busy with {slow.name}")
+
+    app = FastAPI(
+        title="HarnessRL controller",
+        description="What each rollout of a run is, and what it is worth.",
+        lifespan=lifespan,
+    )
+    v1 = APIRouter(prefix="/v1", dependencies=[Depends(authorised)])
+    open_step = [Depends(between_steps)]
+
+    @app.exception_handler(ClaimError)
+    async def senseless(_: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 409)
+
+    @app.exception_handler(RunEndedError)
+    async def ended(_: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 410)
+
+    @app.get("/health")
+    async def health() -> Progress:
+        """Is the service up?"""
+        return DONE
+
+    @v1.get("/state")
+    async def state() -> StateReply:
+        """Where the run stands."""
+        return session.state()
+
+    @v1.post("/claim", dependencies=open_step)
+    async def claim(where: SlotSample) -> ClaimReply:
+        """What one rollout is: its task and its guidance. Asked again, the same."""
+        return session.claim(where)
+
+    @v1.post("/submit", dependencies=open_step)
+    async def submit(rollout: SubmitRequest) -> Progress:
+        """Hand a rollout in. Handed in again, nothing changes."""
+        session.submit(rollout)
+        return DONE
+
+    @v1.get(
+        "/steps/{step}/advantages",
+        response_model=AdvantagesReply,
+        responses={202: {"model": Progress}},
+        dependencies=open_step,
+    )
+    async def advantages(step: int) -> Any:
+        """Advantages and rewards of a step, once everything is in and judged."""
+        until = asyncio.get_running_loop().time() + HOLD
+        while (found := session.advantages(step)) is None:
+            if asyncio.get_running_loop().time() > until:
+                return JSONResponse(WORKING.model_dump(), 202)
+            await asyncio.sleep(0.02)
+        return found
+
+    @v1.post("/steps/{step}/done")
+    async def step_done(step: int, report: StepReport, response: Response) -> Progress:
+        """The trainer has taken a step: evidence into memory, and the evolver looks."""
+        if step > session.step:
+            raise ClaimError(f"step {step} is done before step {session.step}")
+        job = slow.finish(f"the end of step {step}", lambda: session.finish_step(step, report))
+        return _coded(await job, response)
+
+    @v1.post("/steps/{step}/saved", dependencies=open_step)
+    async def saved(step: int, checkpoint: Saved) -> Progress:
+        """A checkpoint of the trainer's after `step` steps is complete."""
+        session.saved(step, checkpoint)
+        return DONE
+
+    @v1.post("/finish")
+    async def finish(policy: PolicyFolder, response: Response) -> Progress:
+        """The trained policy lies in a folder: it is measured, and the report written."""
+        job = slow.finish("the end of the run", lambda: session.finish(policy, with_probe))
+        return _coded(await job, response)
+
+    app.include_router(v1)
+    return app
+
+
+class _Slow:
+    """The one slow thing that happens at a time (a step's end, a probe), on a thread of its own.
+
+    What goes wrong in one ends the run: nothing can be trained without it.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.name = ""
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Is it at work?"""
+        return self._task is not None and not self._task.done()
+
+    def start(self, name: str, job: Callable[[], None]) -> asyncio.Task[None]:
+        """Start a thing; asked for again, it is the one that runs, or ran."""
+        if self.running and self.name != name:
+            raise HTTPException(503, f"busy with {self.name}")
+        if self._task is None or self.name != name:
+            self.name = name
+            self._task = asyncio.create_task(asyncio.to_thread(self._guarded, job))
+        return self._task
+
+    async def finish(self, name: str, job: Callable[[], None]) -> Progress:
+        """Start it and wait for a while. Raises `RunEndedError`."""
+        task = self.start(name, job)
+        await asyncio.wait([task], timeout=HOLD)
+        if not task.done():
+            return WORKING
+        self.session.alive()
+        return DONE
+
+    def _guarded(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except Exception as error:
+            self.session.ended = f"{self.name}: {type(error).__name__}: {error}"
+            self.session.say(f"the run ends: {self.session.ended}")
+
+
+def _coded(progress: Progress, response: Response) -> Progress:
+    response.status_code = 202 if progress.state == "working" else 200
+    return progress

@@ -1,0 +1,232 @@
+"""A run whose rollouts and gradient steps happen elsewhere: the controller's side of it, without HTTP.
+
+One thread drives it (the service's event loop); judging runs on others, and so does `finish_step`, while
+which nothing else is let in. Shapes: S slots a step, G samples a slot.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Protocol
+
+from ...agents.policy import Policy, Sample
+from ...agents.scoring.diagnosis import as_known
+from ...memory.events import complete_lines
+from ...memory.files import write_atomic
+from ...memory.records import RunFinished
+from ...specs.engines import GrpoEngine
+from ...specs.schema import RunSpec
+from ..controller import ClaimError, StepStats
+from ..data.load import Tasks
+from ..probe import probe_run
+from ..report.build import build_report
+from ..runfolder import RunFolder, save_checkpoint
+from ..slots import Submission
+from ..start import Parts
+from ..train import cannot_judge
+from .wire import (
+    AdvantagesReply,
+    ClaimReply,
+    Fingerprint,
+    PolicyFolder,
+    Saved,
+    SlotSample,
+    StateReply,
+    StepReport,
+    SubmitRequest,
+)
+
+
+class ServedPolicy(Policy, Protocol):
+    """A policy that can be told to serve other weights (`frozen.FrozenPolicy`)."""
+
+    def serve(self, folder: Path, version: int, prints: Sequence[Fingerprint]) -> None:
+        """Serve the weights in `folder`, made by `version` steps, and make sure of it by `prints`."""
+
+
+class RunEndedError(Exception):
+    """The run has ended, or must; the message says why."""
+
+
+class Session:
+    """The state of a run at the controller: which step is open, and what it still needs."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        tasks: Tasks,
+        run: RunFolder,
+        parts: Parts,
+        frozen: ServedPolicy,
+        say: Callable[[str], None],
+    ) -> None:
+        self.spec = spec
+        self.tasks = tasks
+        self.run = run
+        self.parts = parts
+        self.frozen = frozen
+        assert isinstance(spec.engine, GrpoEngine)
+        self.max_prompt_tokens = spec.engine.max_prompt_tokens
+        self.say = say
+        self.step = parts.steps_done  # the open one
+        self.finished = False
+        self.ended: str | None = None  # why nothing more can be done
+        # What was handed in for the open step survives a restart of the controller.
+        self._journal_path = run.root / "submitted.jsonl"
+        self._replay()
+        self._journal = self._journal_path.open("a", encoding="utf-8")
+
+    def begin(self, with_probe: bool) -> None:
+        """Before the first step."""
+        if with_probe and self.step == 0:
+            probe_run("before", self.parts, self.tasks, self.spec, self.say)
+
+    def state(self) -> StateReply:
+        """Where the run stands."""
+        return StateReply(
+            run=self.run.root.name,
+            steps=self.spec.engine.steps,
+            steps_done=self.step,
+            tasks_per_step=self.spec.engine.tasks_per_step,
+            group_size=self.spec.engine.group_size,
+            harness_version=self.parts.controller.harness.version,
+        )
+
+    def claim(self, where: SlotSample) -> ClaimReply:
+        """What a rollout is; asked again, the same. Raises `ClaimError` or `RunEndedError`."""
+        self.alive()
+        size = self.spec.engine.group_size
+        if where.step != self.step or where.sample >= size:
+            raise ClaimError(
+                f"step {where.step}, sample {where.sample}: the open step is {self.step}, "
+                f"with samples 0 to {size - 1}"
+            )
+        claim = self.parts.controller.claim(where.step, [where.slot])[0]
+        g = self.spec.interfaces.g
+        prompt = claim.requests[where.sample].prompt
+        return ClaimReply(
+            task_id=claim.task_id,
+            harness_version=claim.harness_version,
+            prompt=prompt,
+            loss_prompt=claim.prompt if g.train_on == "plain" else prompt,
+            guided=claim.guided[where.sample],
+            max_prompt_tokens=self.max_prompt_tokens,
+        )
+
+    def submit(self, rollout: SubmitRequest) -> None:
+        """Take a rollout in; again, it changes nothing. Raises `ClaimError` or `RunEndedError`."""
+        self.alive()
+        if self._take(rollout):
+            self._journal.write(rollout.model_dump_json() + "\n")
+            self._journal.flush()  # a killed process loses nothing that was acknowledged
+
+    def advantages(self, step: int) -> AdvantagesReply | None:
+        """A step's advantages and rewards, or None while rollouts are out or being judged."""
+        self.alive()
+        controller = self.parts.controller
+        if not controller.is_judged(step):
+            return None
+        rewards_SG = controller.rewards(step)
+        return AdvantagesReply(
+            advantages=controller.advantages(step).tolist(),
+            rewards=[as_known(row) for row in rewards_SG],
+            export=controller.needs_policy(step),
+        )
+
+    def finish_step(self, step: int, report: StepReport) -> None:
+        """Evidence into memory, the evolver's look, metrics. A step that is done already stays as it is.
+
+        Raises `PolicyServerError`, and what `Controller.step_done` raises.
+        """
+        if step < self.step:
+            return
+        parts = self.parts
+        if report.policy is not None:
+            self.say("loading the new weights into the frozen policy")
+            self.frozen.serve(Path(report.policy), step + 1, report.fingerprints)
+        stats = StepStats(
+            loss=report.loss,
+            grad_norm=report.grad_norm,
+            clip_share=report.clip_share,
+            kl=report.kl,
+            plain_logprob_guided=report.plain_logprob_guided,
+        )
+        metrics = parts.controller.step_done(step, stats, self.say, self.say)
+        metrics["seconds"] = report.seconds | metrics["seconds"]
+        parts.metrics.append(metrics)
+        self.run.write_metrics(parts.metrics)
+        parts.scalars.write(metrics)
+        self._journal.truncate(0)
+        self.step = step + 1
+        self.say(
+            f"step {self.step} of {self.spec.engine.steps}: reward {_shown(metrics['reward_mean'])}, "
+            f"signal rate {_shown(metrics['signal_rate'])}, harness {parts.controller.harness.version}"
+        )
+        if blind := cannot_judge(parts.metrics, self.spec):
+            self.ended = blind
+
+    def saved(self, step: int, checkpoint: Saved) -> None:
+        """OpenRLHF's checkpoint after `step` steps is complete: so is the run's.
+
+        Raises `ClaimError` or `OSError`.
+        """
+        if step != self.step:
+            raise ClaimError(f"a checkpoint after {step} steps, and {self.step} are done")
+        cursors = {"steps": step, "usage": asdict(self.parts.usage)}
+
+        def point_to(folder: Path) -> None:
+            write_atomic(folder / "openrlhf.json", checkpoint.model_dump_json(indent=1))
+
+        save_checkpoint(self.run, step, cursors, point_to)
+
+    def finish(self, policy: PolicyFolder, with_probe: bool) -> None:
+        """After the last step: the trained policy is measured, and the report is written."""
+        if self.finished or self.step < self.spec.engine.steps:
+            return
+        parts = self.parts
+        if with_probe and self.spec.logging.probe_samples:
+            self.say("loading the trained policy to probe it")
+            self.frozen.serve(Path(policy.policy), self.step, [])
+            probe_run("after", parts, self.tasks, self.spec, self.say)
+        parts.controller.end()
+        version = parts.controller.harness.version
+        totals = asdict(parts.usage)
+        parts.record(RunFinished(id="end", step=self.step, harness_version=version, **totals))
+        self.say(f"the trained policy: {policy.policy}")
+        self.say(f"the report: {build_report(self.run.root)}")
+        self.finished = True
+
+    def alive(self) -> None:
+        """Raises `RunEndedError` once nothing more can be done."""
+        if self.ended is not None:
+            raise RunEndedError(self.ended)
+
+    def close(self) -> None:
+        """Let go of files."""
+        self._journal.close()
+
+    def _take(self, rollout: SubmitRequest) -> bool:
+        """Hand a rollout to the controller; false if it was there already."""
+        sample = Sample(rollout.text, tuple(rollout.token_ids), rollout.finished)
+        submission = Submission(rollout.step, rollout.slot, rollout.sample, sample)
+        if not self.parts.controller.submit([submission]):
+            return False
+        self.parts.usage.add_samples("train", [sample])
+        return True
+
+    def _replay(self) -> None:
+        """What was handed in for the open step before the controller was restarted."""
+        if not self._journal_path.exists():
+            return
+        for line in complete_lines(self._journal_path):
+            rollout = SubmitRequest.model_validate(json.loads(line))
+            if rollout.step == self.step:
+                self.parts.controller.claim(rollout.step, [rollout.slot])
+                self._take(rollout)
+
+
+def _shown(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.2f}"
