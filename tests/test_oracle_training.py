@@ -93,10 +93,10 @@ def metrics(root: Path) -> list[dict[str, Any]]:
 def test_the_evolver_acts_on_what_an_asked_oracle_says(
     endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
-    root = run(write_sim(tmp_path, endpoint, steps=8, opponents=4), tmp_path)
+    root = run(write_sim(tmp_path, endpoint, steps=7), tmp_path)
     groups = of(root, Group)
     known = [q for group in groups for q in group.quality if q is not None]
-    assert len(known) == 8 * 4 * 8, "every rollout has a quality"
+    assert len(known) == 7 * 4 * 8, "every rollout has a quality"
     assert all(0.0 < q < 1.0 for q in known)
     assert any(group.resolution > 0 for group in groups)
     assert sum(group.pairs["unknown"] for group in groups) > 0
