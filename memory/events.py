@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from ..specs.guidance import in_order
 from ..specs.harness import HarnessState, TaskHarness, UpdateError, apply, roll_back
 from ..specs.harnessfile import begin_with
 from ..specs.tasks import TrainTask
+from .files import append_synced, drop_unfinished_line
 from .records import RECORD, Accepted, AnyRecord, Resumed, RunStarted
 
 
@@ -90,25 +90,11 @@ class EventLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._drop_unfinished_line()
+        drop_unfinished_line(path)
 
     def append(self, records: Iterable[AnyRecord]) -> None:
         """Write records in one go and flush them to disk."""
-        text = "".join(record.model_dump_json() + "\n" for record in records)
-        with self.path.open("ab") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-
-    def _drop_unfinished_line(self) -> None:
-        """A killed process may leave half a line; appending to it would spoil the next record too."""
-        if not self.path.exists():
-            return
-        data = self.path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):
-            with self.path.open("r+b") as file:
-                file.truncate(whole)
+        append_synced(self.path, "".join(record.model_dump_json() + "\n" for record in records))
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Writing whole files: to a temporary name first, then renamed. A reader never sees half a file."""
+"""Writing files: whole ones, which no reader ever sees half of, and lines at the end of others."""
 
 from __future__ import annotations
 
@@ -24,3 +24,22 @@ def write_atomic(path: Path, text: str) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def append_synced(path: Path, text: str) -> None:
+    """Add lines to a file; they are on disk when this returns. Raises `OSError`."""
+    with path.open("ab") as file:
+        file.write(text.encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def drop_unfinished_line(path: Path) -> None:
+    """A killed process may leave half a line; appending to it would spoil the next one too."""
+    if not path.exists():
+        return
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        with path.open("r+b") as file:
+            file.truncate(whole)

@@ -62,6 +62,7 @@ class Probe(Record):
     reward: float | None  # None: nothing could be scored
     quality: float | None  # None: no oracle
     per_task: dict[str, tuple[float | None, float | None]]  # task id -> (reward, quality)
+    oracle_accuracy: float | None = None  # share of known orders that an asked oracle saw
     words: float  # mean response length
     seconds: float  # wall time
 
@@ -75,6 +76,7 @@ class Group(Record):
     domain: str
     rewards: list[float | None]
     quality: list[float | None]
+    resolution: float = 0.0  # differences of quality below it say nothing (0 is a tie)
     guided: list[bool]
     met: dict[str, list[bool | None]]  # criterion id -> verdicts
     collapse: Collapse

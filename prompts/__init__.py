@@ -41,7 +41,13 @@ def fullest_prompt(state: HarnessState, task_id: str) -> str:
     return guided_prompt(state.tasks[task_id].prompt, shown)
 
 
-def check_templates(propose: str | None = None, judge: str | None = None, batch: str = "") -> None:
+def check_templates(
+    propose: str | None = None,
+    judge: str | None = None,
+    batch: str = "",
+    oracle: str | None = None,
+    kind: str = "",
+) -> None:
     """Render every template, or a person's own in its place, with everything it may hold.
 
     Raises `jinja2.TemplateError` or `OSError`.
@@ -52,6 +58,9 @@ def check_templates(propose: str | None = None, judge: str | None = None, batch:
     one, every_one = (None, judge) if batch == "rubric" else (judge, None)
     render("judge", one, criterion="a criterion", **quoted)
     render("judge_rubric", every_one, criteria=["a criterion"], **quoted)
+    compare, grade = (None, oracle) if kind == "reference" else (oracle, None)
+    render("compare", compare, fence="[mark]", prompt="a prompt", first="one", second="another")
+    render("grade", grade, reference="a good response", **quoted)
     render("extract", what="a part", **quoted)
     seen = {"reward": "0.50", "quality": "0.50", "text": "a response"}
     for judged in (True, False):

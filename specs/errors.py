@@ -54,6 +54,14 @@ class Entry(NamedTuple):
     value: Node
 
 
+class PlacedError(ValueError):
+    """What a validator of a whole model finds wrong with one of its values, at `path` below it."""
+
+    def __init__(self, path: Steps, message: str) -> None:
+        self.path = path
+        super().__init__(message)
+
+
 @dataclass(slots=True, eq=False)
 class Node:
     """A value and the place where it is written. Aliases share the node of their anchor."""
@@ -190,7 +198,12 @@ def _explain(
         loc, kind = detail["loc"], detail["type"]
         path, models = _without_tags(model, loc)
         node = source.at(path)
-        if kind == "extra_forbidden":
+        error = detail.get("ctx", {}).get("error")
+        if isinstance(error, PlacedError):
+            path = (*path, *error.path)
+            node = source.at(path)
+            yield node.problem(path, _message(node, detail))
+        elif kind == "extra_forbidden":
             key, within = path[-1], _without_tags(model, loc[:-1])[1]
             allowed = [name for owner in within for name in owner.model_fields]
             allowed += more_keys if len(path) == 1 else ()

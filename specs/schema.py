@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from .engines import LocalEngine, Positive, SimEngine, engine_kind
+from .errors import PlacedError
 from .guidance import StartGuidance
 from .openrlhf import OpenrlhfEngine, server_address
 from .tasks import AtLeastOne, EnvName, Many, Strict
@@ -160,6 +161,8 @@ class Roles(Strict):
     """Is trained (by `engine.kind: sim` nothing of it is used)."""
     judge: Judge | None = None
     """Decides the criteria that have no check; without it, tasks with such criteria are left out."""
+    oracle: Endpoint | None = None
+    """Compares or grades responses where `oracle.kind` says so; never the judge itself."""
     evolver: Endpoint | None = None
     """Proposes updates where `evolver.propose.role` says so."""
 
@@ -167,10 +170,27 @@ class Roles(Strict):
 class Oracle(Strict):
     """Rubric-free quality, for diagnosis and the critic; never a reward."""
 
-    kind: Literal["embedded", "none"] = "embedded"
-    """`embedded`: programmatic measures of the task's `quality`; `none`: collapse only is visible."""
+    kind: Literal["embedded", "pairwise", "reference", "none"] = "embedded"
+    """`embedded`: programmatic measures of the task's `quality`; `pairwise`: `roles.oracle` compares
+    responses; `reference`: it grades them beside the task's `reference`; `none`: collapse only is
+    visible."""
     share: Share = 1.0
     """Share of training groups the oracle looks at; only these are evidence for the evolver."""
+    opponents: Annotated[int, Field(ge=2, multiple_of=2)] = 4
+    """Other responses that each one is compared with, an even number (pairwise only)."""
+    anchors: Positive = 3
+    """Fixed responses of each task that all others are measured by: its reference, if it has one, and
+    the first plain ones the oracle sees (pairwise only)."""
+    budget: Positive = 50_000
+    """Most questions to `roles.oracle` in a run; what does not fit any more has no quality."""
+    prompt: str | None = None
+    """A Jinja2 template of your own instead of prompts/compare.md (`kind: reference`: grade.md),
+    relative to this file."""
+
+    @property
+    def asks(self) -> bool:
+        """Is it `roles.oracle` that says what quality is?"""
+        return self.kind in ("pairwise", "reference")
 
 
 class Retrieve(Strict):
@@ -313,6 +333,21 @@ class RunSpec(Strict):
             raise ValueError(
                 f"interfaces.g.share {self.interfaces.g.share} of a group of {size} guides no rollout"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _oracle_is_apart(self) -> RunSpec:
+        """What tells whether the judge's scores follow quality cannot be the judge."""
+        asked, judge = self.roles.oracle, self.roles.judge
+        if not self.oracle.asks:
+            return self
+        if asked is None:
+            raise PlacedError(("oracle", "kind"), "needs roles.oracle, and that names no endpoint")
+        if judge is not None and judge.model == asked.model:
+            same = {url.rstrip("/") for url in judge.base_urls} & {u.rstrip("/") for u in asked.base_urls}
+            if same:
+                told = f"roles.judge is the same model at {min(same)}; the oracle must not be the judge"
+                raise PlacedError(("roles", "oracle", "model"), told)
         return self
 
     @model_validator(mode="after")

@@ -310,13 +310,13 @@ class Task(Strict):
     rubric: AtLeastOne[Criterion]
     """c_0, the seed criteria."""
     quality: Quality | None = None
-    """What the embedded oracle goes by; without it the task is scored, but never diagnosed."""
+    """What the embedded oracle goes by; without it, that one never diagnoses the task."""
     pool: Pool = Pool()
     """What the catalogue proposer may try on this task."""
     tags: Many[str] = ()
     """Names by which updates of p can reach the task."""
     reference: str | None = None
-    """A known good response. Guidance that repeats it is refused as a leak; it is never shown."""
+    """A known good response, shown to the oracle alone. Guidance that repeats it is refused as a leak."""
     source: str = "starter"
     """Where the task comes from."""
 

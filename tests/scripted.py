@@ -14,6 +14,7 @@ import numpy as np
 from harnessrl.agents.evolver.evidence import Memory
 from harnessrl.agents.policy import Request, Sample
 from harnessrl.agents.scoring.diagnosis import collapse, pair_classes
+from harnessrl.agents.scoring.quality import Quality
 from harnessrl.agents.scoring.scorer import Scorer
 from harnessrl.agents.usage import Usage
 from harnessrl.memory.records import AnyRecord, Decision, Diagnosis, Group, Measurement
@@ -35,7 +36,8 @@ from harnessrl.specs.schema import (
     SamplingInterface,
     Tasks,
 )
-from harnessrl.specs.tasks import Criterion, MentionsCheck, Pool, Quality, Task, TrainTask
+from harnessrl.specs.tasks import Criterion, MentionsCheck, Pool, Task, TrainTask
+from harnessrl.specs.tasks import Quality as TaskQuality
 from harnessrl.specs.updates import Update
 from hypothesis import HealthCheck, settings
 
@@ -103,8 +105,10 @@ class PlainScorer(Scorer):
     def __init__(self, max_dropped: float = 0.2) -> None:
         super().__init__(Oracle(), Usage(), max_dropped)
 
-    def quality(self, task: Task, responses: Sequence[str]) -> np.ndarray:
-        return np.array([_first_number(r) for r in responses])
+    def quality(
+        self, task: Task, responses: Sequence[str], purpose: Any = "train", plain: Any = None
+    ) -> Quality:
+        return Quality(np.array([_first_number(r) for r in responses]))
 
 
 def _first_number(text: str) -> float:
@@ -129,7 +133,7 @@ def make_task(
     rubric: Sequence[Criterion] = (),
     criteria: Sequence[Criterion] = (),
     checklists: Sequence[tuple[str, ...]] = (),
-    quality: Quality | None = None,
+    quality: TaskQuality | None = None,
 ) -> TrainTask:
     """A training task; its rubric looks for `alpha` unless told otherwise."""
     return TrainTask(
@@ -252,7 +256,7 @@ def record_texts(
         task, rubric = harness.tasks[task_id], harness.rubric(task_id)
         met_GK = scorer.verdicts(task, rubric, responses, "train")
         rewards = _known(scorer.rewards(rubric, met_GK))
-        quality = _known(scorer.quality(task, responses))
+        quality = _known(scorer.quality(task, responses).q_N)
         met = {c.id: [bool(m) for m in met_GK[:, k]] for k, c in enumerate(rubric)}
         groups.append(group_record(task, rewards, quality, step, slot, met))
         rollouts += [

@@ -107,6 +107,49 @@ def copying(copy: Callable[[str, str], str | None]) -> Callable[[Body], Reply]:
     return answer
 
 
+# --- an oracle that does as the prompt says --------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Compared:
+    """An oracle's question, read by the mark and by nothing else; of a grade `first` is the reference."""
+
+    request: str
+    first: str
+    second: str
+
+
+def compared(body: Body) -> Compared:
+    """What an oracle is asked to compare or to grade."""
+    text = question(body)
+    found = re.search(r"lines\s+that\s+hold\s+(\S+)\s+is\s+data", text)
+    assert found, text
+    mark = re.escape(found[1])
+    parts = re.findall(rf"^{mark} ([A-Z ]+)\n(.*?)\n{mark} END OF \1", text, re.DOTALL | re.MULTILINE)
+    names = [name for name, _ in parts]
+    assert names in (["REQUEST", "RESPONSE A", "RESPONSE B"], ["REQUEST", "REFERENCE", "RESPONSE"]), names
+    return Compared(*(content for _, content in parts))
+
+
+def opinion(better: str, reason: str = "because") -> Reply:
+    """An oracle's answer to a pair."""
+    return Reply(json.dumps({"reason": reason, "better": better}))
+
+
+def comparing(worth: Callable[[str], float]) -> Callable[[Body], Reply]:
+    """An oracle that prefers, and grades by, the response that is worth more."""
+
+    def answer(body: Body) -> Reply:
+        it = compared(body)
+        if body["response_format"]["json_schema"]["name"] == "grade":
+            grade = round(10 * worth(it.second))
+            return Reply(json.dumps({"reason": "because", "grade": min(10, max(0, grade))}))
+        first, second = worth(it.first), worth(it.second)
+        return opinion("tie" if first == second else "A" if first > second else "B")
+
+    return answer
+
+
 # --- the endpoint ---------------------------------------------------------------------------------
 
 

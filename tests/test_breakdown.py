@@ -89,7 +89,7 @@ def test_classes_of_many_groups_are_those_of_the_reference(
     total = {name: sum(counts[name] for counts in expected) for name in CLASSES}
     stacked = [class_counts(*stack) for stack in stacks(arrays)]
     assert by_class(np.concatenate(stacked)) == total
-    for (score_MG, quality_MG), counts in zip(stacks(arrays), stacked, strict=True):
+    for (score_MG, quality_MG, _), counts in zip(stacks(arrays), stacked, strict=True):
         assert [by_class(row) for row in counts] == [
             reference(score_G.tolist(), quality_G.tolist())
             for score_G, quality_G in zip(score_MG, quality_MG, strict=True)

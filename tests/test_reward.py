@@ -394,6 +394,6 @@ def test_the_scorer_leaves_what_it_cannot_decide_unscored_and_counts_every_call(
 def test_quality_is_unknown_without_an_oracle_or_a_description() -> None:
     described = make_task(quality=Quality(topic=(("cat",),)))
     answer = ["the cat sat on the mat and it was very happy there."]
-    assert Scorer(Oracle(), Usage(), 0.2).quality(described, answer)[0] > 0.5
-    assert np.isnan(Scorer(Oracle(kind="none"), Usage(), 0.2).quality(described, answer)).all()
-    assert np.isnan(Scorer(Oracle(), Usage(), 0.2).quality(make_task(), answer)).all()
+    assert Scorer(Oracle(), Usage(), 0.2).quality(described, answer).q_N[0] > 0.5
+    assert np.isnan(Scorer(Oracle(kind="none"), Usage(), 0.2).quality(described, answer).q_N).all()
+    assert np.isnan(Scorer(Oracle(), Usage(), 0.2).quality(make_task(), answer).q_N).all()

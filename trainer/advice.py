@@ -40,6 +40,11 @@ def _evolution(spec: RunSpec, tasks: Tasks) -> Iterator[str]:
     blind = [task.id for task in tasks.train.values() if task.quality is None]
     if blind and spec.oracle.kind == "embedded":
         yield f"no `quality`, so never diagnosed: {_few(blind)}"
+    bare = [task.id for task in tasks.train.values() if task.reference is None]
+    if bare and spec.oracle.kind == "reference":
+        yield f"no `reference`, so never diagnosed: {_few(bare)}"
+    if spec.roles.oracle is not None and not spec.oracle.asks:
+        yield f"roles.oracle is never asked: oracle.kind is {spec.oracle.kind}"
     bare = [t.id for t in tasks.train.values() if not (t.pool.criteria or t.pool.checklists)]
     if bare and (spec.interfaces.c.evolve or spec.interfaces.g.evolve):
         yield f"no `pool`, so nothing to try on them: {_few(bare)}"

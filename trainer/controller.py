@@ -21,7 +21,8 @@ from ..agents.evolver.critic import Critic
 from ..agents.evolver.evidence import Memory
 from ..agents.evolver.evolver import Evolver
 from ..agents.policy import Request
-from ..agents.scoring.alarms import WINDOW, alarms
+from ..agents.scoring.alarms import WINDOW, Alarm, alarms, oracle_alarms
+from ..agents.scoring.quality import Quality
 from ..agents.scoring.reward import Floats, group_advantages
 from ..agents.scoring.scorer import Scorer
 from ..agents.usage import Usage
@@ -202,7 +203,8 @@ class Controller:
         causes = self.scorer.take_causes("train")
         metrics = step_metrics(step, self.harness, self.spec, records, rollouts, causes) | asdict(stats)
         self._remember(records)
-        metrics["alarms"] = self._alarms(step, tell)
+        metrics["oracle_causes"] = self.scorer.take_oracle_causes("train")
+        metrics["alarms"] = self._alarms(step, [*oracle_alarms(records, metrics["oracle_causes"])], tell)
         for key in [key for key in self._groups if key[0] == step]:
             del self._groups[key]
         self._last_done = step
@@ -285,9 +287,10 @@ class Controller:
         group.rewards_G = self.scorer.rewards(group.rubric, group.met_GK)
         asked = stream(self.spec.seed, "oracle", claim.step, claim.slot).random()
         if asked < self.spec.oracle.share:
-            group.quality_G = self.scorer.quality(task, texts)
+            plain = [not is_guided for is_guided in claim.guided]
+            group.quality = self.scorer.quality(task, texts, "train", plain)
         else:
-            group.quality_G = np.full(len(texts), np.nan)
+            group.quality = Quality(np.full(len(texts), np.nan))
         group.advantages_G = group_advantages(
             group.rewards_G,
             np.array(claim.guided),
@@ -318,12 +321,14 @@ class Controller:
             ids = [d.id for d in look.accepted]
             self._accept(step, decision_ids=ids, updates=look.updates)
 
-    def _alarms(self, step: int, tell: Callable[[str], None]) -> list[dict[str, str]]:
+    def _alarms(
+        self, step: int, more: Sequence[Alarm], tell: Callable[[str], None]
+    ) -> list[dict[str, str]]:
         """What is going wrong, a sentence each; those that were not on at the last step are said."""
         groups = self.memory.groups(step, WINDOW)
         tasks = {group.task_id for group in groups}
         in_force = {c.id: c for task_id in tasks for c in self.harness.rubric(task_id)}
-        found = alarms(groups, in_force)
+        found = [*alarms(groups, in_force), *more]
         for alarm in found:
             if (alarm.kind, alarm.where) not in self._alarmed:
                 tell(f"alarm: {alarm.sentence}")

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from ..agents.policy import Policy, Request
+from ..agents.scoring.audit import audit
 from ..agents.scoring.scorer import Scorer
 from ..agents.usage import CountedPolicy
 from ..memory.records import Probe
@@ -30,6 +31,8 @@ def probe_run(
         ("train", tasks.train),
         ("held_out", tasks.held_out),
     ]
+    asked = parts.scorer.asked
+    accuracy = audit(asked) if asked is not None and spec.logging.probe_samples else None
     for split, members in splits:
         if members and spec.logging.probe_samples:
             say(f"probing {len(members)} {split} tasks {when} training")
@@ -43,6 +46,7 @@ def probe_run(
                 spec.seed,
                 step=-1 if when == "before" else spec.engine.steps,
                 harness_version=parts.controller.harness.version,
+                oracle_accuracy=accuracy,
             )
             parts.record(found)
 
@@ -57,6 +61,7 @@ def probe(
     seed: int,
     step: int,
     harness_version: int,
+    oracle_accuracy: float | None = None,
 ) -> Probe:
     """Mean R_raw under the seed rubrics, clipped to [0, 1] for display, and mean oracle quality.
 
@@ -72,7 +77,7 @@ def probe(
         mine = texts[n * samples : (n + 1) * samples]
         met_GK = scorer.verdicts(task, task.rubric, mine, "probe")
         rewards_G = np.clip(scorer.rewards(task.rubric, met_GK), 0.0, 1.0)
-        per_task[task.id] = (_mean(rewards_G), _mean(scorer.quality(task, mine)))
+        per_task[task.id] = (_mean(rewards_G), _mean(scorer.quality(task, mine, "probe").q_N))
     return Probe(
         id=f"p-{split}-{when}",
         step=step,
@@ -83,6 +88,7 @@ def probe(
         reward=_mean([r for r, _ in per_task.values() if r is not None]),
         quality=_mean([q for _, q in per_task.values() if q is not None]),
         per_task=per_task,
+        oracle_accuracy=oracle_accuracy,
         words=float(np.mean([len(text.split()) for text in texts])),
         seconds=time.monotonic() - started,
     )

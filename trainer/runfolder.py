@@ -80,6 +80,16 @@ class RunFolder:
         return self.root / "verdicts.sqlite"
 
     @property
+    def comparisons(self) -> Path:
+        """The oracle's answers, by content."""
+        return self.root / "comparisons.sqlite"
+
+    @property
+    def anchors(self) -> Path:
+        """What the oracle measures each task's responses by."""
+        return self.root / "anchors.jsonl"
+
+    @property
     def requests(self) -> Path:
         """What people ask of the harness (trainer/requests.py)."""
         return self.root / "requests"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ..agents.policy import Request, Sample
 from ..agents.scoring.diagnosis import as_known, as_verdicts, collapse, pair_classes
+from ..agents.scoring.quality import Quality
 from ..agents.scoring.reward import Floats
 from ..memory.records import Group
 from ..memory.rollouts import Rollout
@@ -54,7 +55,7 @@ class SlotGroup:
     responses: dict[int, Sample] = field(default_factory=dict)
     met_GK: Floats | None = None
     rewards_G: Floats | None = None
-    quality_G: Floats | None = None
+    quality: Quality | None = None
     advantages_G: Floats | None = None
     judged: Future[None] | None = None  # once complete; the four above are known when it is done
 
@@ -67,7 +68,7 @@ class SlotGroup:
         """The group for the event log. Everything about it must be known."""
         claim = self.claim
         assert self.met_GK is not None and self.rewards_G is not None
-        assert self.quality_G is not None
+        assert self.quality is not None
         return Group(
             id=f"g-{claim.step:06d}-{claim.slot}",
             step=claim.step,
@@ -76,11 +77,12 @@ class SlotGroup:
             task_id=claim.task_id,
             domain=domain,
             rewards=as_known(self.rewards_G),
-            quality=as_known(self.quality_G),
+            quality=as_known(self.quality.q_N),
+            resolution=self.quality.resolution,
             guided=list(claim.guided),
             met={c.id: as_verdicts(self.met_GK[:, k]) for k, c in enumerate(self.rubric)},
             collapse=collapse(self.rewards_G),
-            pairs=pair_classes(self.rewards_G, self.quality_G),
+            pairs=pair_classes(self.rewards_G, self.quality.q_N, self.quality.resolution),
         )
 
     def rollouts(self, domain: str) -> list[Rollout]:

@@ -23,6 +23,7 @@ from ..agents.evolver.proposers import Catalogue, Proposer
 from ..agents.policy import Policy
 from ..agents.roles.client import Role
 from ..agents.scoring.judge import Judge
+from ..agents.scoring.quality import AskedOracle, asked_oracle
 from ..agents.scoring.scorer import Scorer
 from ..agents.scoring.verdictcache import VerdictCache
 from ..agents.usage import CountedPolicy, Usage
@@ -91,9 +92,9 @@ def assemble(
     with contextlib.ExitStack() as stack:
         for task_id in tasks.train:
             policy.check_prompt(fullest_prompt(past.versions[-1], task_id))
-        scorer = Scorer(
-            spec.oracle, past.usage, spec.reward.max_dropped, _judge(spec, past.usage, run, stack)
-        )
+        judge_role = _judge(spec, past.usage, run, stack)
+        oracle = _oracle(spec, past.usage, run, stack)
+        scorer = Scorer(spec.oracle, past.usage, spec.reward.max_dropped, judge_role, oracle)
         index = MemoryIndex(run.chroma)
         stack.callback(index.close)
         index.rebuild(past.records)
@@ -254,6 +255,22 @@ def _judge(spec: RunSpec, usage: Usage, run: RunFolder, stack: contextlib.ExitSt
         cache = VerdictCache(run.verdicts, spec.roles.judge.cache)
         stack.callback(cache.close)
     return Judge(role, spec.roles.judge, cache)
+
+
+#: Answers of the oracle that are kept on disk.
+_COMPARISONS = 500_000
+
+
+def _oracle(
+    spec: RunSpec, usage: Usage, run: RunFolder, stack: contextlib.ExitStack
+) -> AskedOracle | None:
+    if spec.roles.oracle is None or not spec.oracle.asks:
+        return None
+    role = Role("oracle", spec.roles.oracle, usage)
+    stack.callback(role.close)
+    cache = VerdictCache(run.comparisons, _COMPARISONS)
+    stack.callback(cache.close)
+    return asked_oracle(role, spec.oracle, cache, run.anchors)
 
 
 @contextlib.contextmanager

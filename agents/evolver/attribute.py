@@ -50,9 +50,9 @@ def informative_share(counts: dict[PairClass, int]) -> float:
     return counts["informative"] / known if known else 0.0
 
 
-def group_arrays(groups: Sequence[Group]) -> list[tuple[Floats, Floats]]:
-    """(score_G, quality_G) of each group."""
-    return [(as_floats(g.rewards), as_floats(g.quality)) for g in groups]
+def group_arrays(groups: Sequence[Group]) -> list[tuple[Floats, Floats, float]]:
+    """(score_G, quality_G, resolution) of each group."""
+    return [(as_floats(g.rewards), as_floats(g.quality), g.resolution) for g in groups]
 
 
 def diagnose(

@@ -189,6 +189,13 @@ class _Fresh:
     quality_N: Floats
     met_NK: Floats
 
+    def and_more(self, more: _Fresh) -> _Fresh:
+        """These and then those."""
+        return _Fresh(
+            np.concatenate([self.quality_N, more.quality_N]),
+            np.concatenate([self.met_NK, more.met_NK]),
+        )
+
 
 class _Trial:
     """One candidate of g or c on a growing set of fresh rollouts of every kind it involves."""
@@ -220,11 +227,12 @@ class _Trial:
                 raise UnmeasurableError("the next step's rollouts would be the same")
         # Plain ones are always there: the guards compare with them.
         self.kinds: list[Kind] = list(dict.fromkeys(((), *self.mix, *self.mix_after)))
-        self._seen: dict[Kind, _Fresh] = {}
+        self._fresh: list[_Fresh] | None = None
+        self._resolution = 0.0
 
     def look(self, n: int) -> Outcome:
         """Bring the fresh rollouts of every kind up to `n`, measure, decide."""
-        fresh = [self._fresh(n, kind) for kind in self.kinds]
+        fresh = self._bring_up_to(n)
         for rubric in (self.rubric, self.rubric_after):
             self._can_score(rubric, fresh)
         rng = stream(self.critic.spec.seed, "critic-draw", *self.key, n)
@@ -254,28 +262,41 @@ class _Trial:
         if share > self.critic.spec.reward.max_unscored:
             raise UnmeasurableError(f"{share:.0%} of the fresh rollouts have unscored verdicts")
 
-    def _fresh(self, n: int, kind: Kind) -> _Fresh:
-        """The first `n` fresh rollouts of a kind; those of an earlier look are not scored again."""
-        seen = self._seen.get(kind)
-        have = 0 if seen is None else len(seen.quality_N)
+    def _bring_up_to(self, n: int) -> list[_Fresh]:
+        """The first `n` fresh rollouts of every kind; those of an earlier look are not scored again.
+
+        The new ones of all kinds go to the oracle together. It sees the plain prompt and not who was
+        guided, and where it compares, guided and plain responses meet each other and the same anchors: so
+        their qualities can be compared. Raises `UnmeasurableError`.
+        """
+        have = 0 if self._fresh is None else len(self._fresh[0].quality_N)
+        texts = [self._sample(kind, have, n) for kind in self.kinds]
+        every = [text for kind in texts for text in kind]
+        plain = [not kind for kind in self.kinds for _ in range(have, n)]
+        scorer = self.critic.scorer
+        found = scorer.quality(self.task, every, "critic", plain)
+        quality = np.split(found.q_N, len(self.kinds))
+        if any(np.isnan(quality_N).all() for quality_N in quality):
+            why = f" ({found.causes[0]})" if found.causes else ""
+            raise UnmeasurableError(f"the oracle says nothing about {self.task.id}{why}")
+        met = np.split(scorer.verdicts(self.task, self.criteria, every, "critic"), len(self.kinds))
+        new = [_Fresh(quality_N, met_NK) for quality_N, met_NK in zip(quality, met, strict=True)]
+        if self._fresh is not None:
+            new = [old.and_more(more) for old, more in zip(self._fresh, new, strict=True)]
+        self._fresh = new
+        self._resolution = max(self._resolution, found.resolution)
+        return new
+
+    def _sample(self, kind: Kind, start: int, end: int) -> list[str]:
+        """Fresh rollouts number `start` up to `end` of a kind."""
         prompt = guided_prompt(self.task.prompt, kind)
-        number = self.kinds.index(kind)
-        requests = [Request(prompt, ("critic", *self.key, number, i)) for i in range(have, n)]
+        key = ("critic", *self.key, self.kinds.index(kind))
+        requests = [Request(prompt, (*key, i)) for i in range(start, end)]
         try:
             samples = self.critic.policy.sample(requests, self.critic.spec.seed)
         except (PromptError, PolicyError) as error:
             raise UnmeasurableError(str(error)) from None
-        texts = [sample.text for sample in samples]
-        scorer = self.critic.scorer
-        quality_N = scorer.quality(self.task, texts)
-        if np.isnan(quality_N).all():
-            raise UnmeasurableError(f"the oracle says nothing about {self.task.id}")
-        met_NK = scorer.verdicts(self.task, self.criteria, texts, "critic")
-        if seen is not None:
-            quality_N = np.concatenate([seen.quality_N, quality_N])
-            met_NK = np.concatenate([seen.met_NK, met_NK])
-        self._seen[kind] = _Fresh(quality_N, met_NK)
-        return self._seen[kind]
+        return [sample.text for sample in samples]
 
     def _groups(
         self, mix: Mix, drawn: dict[Kind, _Drawn], rng: np.random.Generator
@@ -309,7 +330,8 @@ class _Trial:
         rates = []
         for origin_MG in groups:
             score_MG = self.critic.scorer.rewards(rubric, met_NK[origin_MG])
-            rates.append(group_signals(score_MG, quality_N[origin_MG], origin_MG).rate())
+            signals = group_signals(score_MG, quality_N[origin_MG], origin_MG, self._resolution)
+            rates.append(signals.rate())
         return float(rates[0][0]), rates[1]
 
     def _guards(self, fresh: dict[Kind, _Fresh]) -> dict[str, Guard]:
@@ -321,7 +343,9 @@ class _Trial:
             rewards = self.critic.scorer.rewards
             before_N = rewards(self.rubric, plain.met_NK[:, columns])
             after_N = rewards(self.rubric_after, plain.met_NK[:, columns_after])
-            agrees, agrees_after = (agreement(s_N, plain.quality_N) for s_N in (before_N, after_N))
+            agrees, agrees_after = (
+                agreement(s_N, plain.quality_N, self._resolution) for s_N in (before_N, after_N)
+            )
             return {"agreement with quality": Guard(agrees, agrees_after)}
         most_guided = next(iter(self.mix_after))  # that of the group's first rollout
         if not most_guided:
@@ -352,12 +376,12 @@ def _known_pairs(group: Group) -> int:
     return sum(n for name, n in group.pairs.items() if name != "unknown")
 
 
-def _bootstrap_share(groups: list[tuple[Floats, Floats]], rng: np.random.Generator) -> Floats:
+def _bootstrap_share(groups: Sequence[tuple[Floats, Floats, float]], rng: np.random.Generator) -> Floats:
     """Replicates of s = informative / all pairs over groups, rollouts resampled within each."""
     top_R, bottom_R = np.zeros(REPLICATES), np.zeros(REPLICATES)
-    for score_G, quality_G in groups:
+    for score_G, quality_G, resolution in groups:
         origin_RG = rng.integers(len(score_G), size=(REPLICATES, len(score_G)))
-        signals = group_signals(score_G[origin_RG], quality_G[origin_RG], origin_RG)
+        signals = group_signals(score_G[origin_RG], quality_G[origin_RG], origin_RG, resolution)
         top_R += signals.informative
         bottom_R += signals.pairs
     return np.divide(top_R, bottom_R, out=np.zeros_like(top_R), where=bottom_R > 0)

@@ -78,7 +78,7 @@ class Memory:
                 "met": {c.id: as_verdicts(columns[k]) for k, c in enumerate(rubric)},
                 "rewards": as_known(rewards_G),
                 "collapse": collapse(rewards_G),
-                "pairs": pair_classes(rewards_G, as_floats(group.quality)),
+                "pairs": pair_classes(rewards_G, as_floats(group.quality), group.resolution),
             }
         )
 

@@ -173,6 +173,7 @@ class _Replay:
         self.task, self.scorer = task, scorer
         self.texts = [[r.response for r in group] for group in rollouts]
         self.quality = [as_floats(r.quality for r in group) for group in rollouts]
+        self.resolution = [group.resolution for group in groups]
         self._met: dict[str, list[Floats]] = {}
 
     def measure(self, rubric: Sequence[Criterion]) -> tuple[float, float] | None:
@@ -187,10 +188,11 @@ class _Replay:
             score_G = self.scorer.rewards(rubric, met_GK)
             if np.isnan(score_G).all():
                 continue
-            signals = group_signals(score_G, quality_G, np.arange(len(score_G)))
+            resolution = self.resolution[n]
+            signals = group_signals(score_G, quality_G, np.arange(len(score_G)), resolution)
             top += float(signals.informative)
             bottom += float(signals.denominator)
-            agreements.append(agreement(score_G, quality_G))
+            agreements.append(agreement(score_G, quality_G, resolution))
         if self.quality and not agreements:
             return None
         return (top / bottom if bottom else 0.0), float(np.mean(agreements or [0.0]))

@@ -30,7 +30,7 @@ MIN_PAIRS = 60
 MOST = 3  # criteria that are named, or get an alarm of their own, at a time
 MAX_NAME = 80  # characters of a criterion that is named among others
 
-Kind = Literal["collapse", "hacking", "criterion"]
+Kind = Literal["collapse", "hacking", "criterion", "oracle"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,18 @@ def alarms(groups: Sequence[Group], criteria: Mapping[str, Criterion]) -> list[A
             alone += gamed
     found += _of_their_own([one for one in alone if one.criterion.id not in named])
     return [*found, *_against(groups, criteria)]
+
+
+def oracle_alarms(groups: Sequence[Group], causes: Mapping[str, int]) -> Iterator[Alarm]:
+    """Is the oracle silent? `groups` are a step's; `causes` why it had no answer, and how often."""
+    if not causes:
+        return
+    if any(cause.startswith("oracle.budget") for cause in causes):
+        told = "oracle.budget has no room for what is to be asked: quality is unknown from here on"
+        yield Alarm("oracle", "budget", f"{told}, and nothing is diagnosed any more")
+    elif all(q is None for group in groups for q in group.quality):
+        told = ", ".join(f"{n} x {cause}" for cause, n in list(causes.items())[:3])
+        yield Alarm("oracle", "silent", f"the oracle answers nothing, so nothing is diagnosed: {told}")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from .diagnosis import (
     COLLAPSES,
     LEVEL,
     Counts,
+    Scored,
     as_floats,
     by_class,
     class_counts,
@@ -85,11 +86,11 @@ def criterion_counts(groups: Sequence[Group], criteria: Mapping[str, Criterion])
 
     By the ids of the `criteria` that were scored, sorted.
     """
-    parts: dict[str, list[tuple[Floats, Floats]]] = {}
+    parts: dict[str, list[Scored]] = {}
     for group in groups:
         quality_G = as_floats(group.quality)
         for key, score_G in _scores(group, "criterion", criteria):
-            parts.setdefault(key, []).append((score_G, quality_G))
+            parts.setdefault(key, []).append((score_G, quality_G, group.resolution))
     return {key: _counts(parts[key]) for key in sorted(parts)}
 
 
@@ -107,9 +108,9 @@ def _scores(group: Group, by: By, criteria: Mapping[str, Criterion]) -> Iterator
 def _row(
     key: str, part: Sequence[tuple[Group, Floats, Floats]], rng: np.random.Generator, level: float
 ) -> Row:
-    arrays = [(score_G, quality_G) for _, score_G, quality_G in part]
+    arrays = [(score_G, quality_G, group.resolution) for group, score_G, quality_G in part]
     judged, collapses = 0, np.zeros(len(COLLAPSES), dtype=int)
-    for score_MG, quality_MG in stacks(arrays):
+    for score_MG, quality_MG, _ in stacks(arrays):
         known_MG = ~np.isnan(score_MG) & ~np.isnan(quality_MG)
         judged += int((known_MG.sum(-1) >= 2).sum())
         collapses += np.bincount(collapse_codes(score_MG), minlength=len(COLLAPSES))
@@ -126,7 +127,7 @@ def _row(
     )
 
 
-def _counts(arrays: Sequence[tuple[Floats, Floats]]) -> Counts:
+def _counts(arrays: Sequence[Scored]) -> Counts:
     return np.concatenate([class_counts(*stack) for stack in stacks(arrays)])
 
 

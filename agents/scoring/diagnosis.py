@@ -2,8 +2,10 @@
 
 A pair of rollouts of one task either differs in score S or ties, and either differs in oracle quality
 q or ties. S is the rubric reward, or what one criterion says; q is rubric-free. NaN in either makes a
-pair `unknown`. Shapes: M groups; G rollouts of a group; P = G (G - 1) / 2 pairs of a group, in the order
-of `np.triu_indices(G, 1)`; N critic rollouts; R bootstrap replicates.
+pair `unknown`, and so does a difference in q below the `resolution` of the group, which is as much as
+the oracle can tell apart (0: everything); no difference is a tie all the same. Shapes: M groups; G
+rollouts of a group; P = G (G - 1) / 2 pairs of a group, in the order of `np.triu_indices(G, 1)`; N critic
+rollouts; R bootstrap replicates.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ CLASSES: tuple[PairClass, ...] = get_args(PairClass)
 SIGNAL_CLASSES: tuple[PairClass, ...] = CLASSES[:6]
 COLLAPSES: tuple[Collapse, ...] = get_args(Collapse)
 
+#: score_G, quality_G and, where the oracle is not exact, the resolution of a group.
+Scored = tuple[Floats, Floats] | tuple[Floats, Floats, float]
 Codes = NDArray[np.int8]  # places in CLASSES, or in COLLAPSES
 Counts = NDArray[np.int64]
 
@@ -65,7 +69,7 @@ def collapse(score_G: Floats) -> Collapse:
     return COLLAPSES[int(collapse_codes(score_G))]
 
 
-def pair_codes(score_MG: Floats, quality_MG: Floats) -> Codes:
+def pair_codes(score_MG: Floats, quality_MG: Floats, resolution_M: Floats | float = 0.0) -> Codes:
     """The failure class of every unordered pair of each group: places in `CLASSES`, shape (..., P)."""
     i, j = np.triu_indices(score_MG.shape[-1], 1)
     score_diff = score_MG[..., i] - score_MG[..., j]
@@ -75,21 +79,22 @@ def pair_codes(score_MG: Floats, quality_MG: Floats) -> Codes:
     codes = np.where(q_ties, _SPURIOUS, codes)
     ties = np.where(q_ties, _NEUTRAL, _BLIND[collapse_codes(score_MG)][..., None])
     codes = np.where(np.abs(score_diff) <= EPS, ties, codes)
-    return np.where(np.isnan(score_diff) | np.isnan(quality_diff), _UNKNOWN, codes)
+    vague = ~q_ties & (np.abs(quality_diff) < np.asarray(resolution_M)[..., None])
+    return np.where(vague | np.isnan(score_diff) | np.isnan(quality_diff), _UNKNOWN, codes)
 
 
-def class_counts(score_MG: Floats, quality_MG: Floats) -> Counts:
+def class_counts(score_MG: Floats, quality_MG: Floats, resolution_M: Floats | float = 0.0) -> Counts:
     """How many pairs of each group are of each class, shape (..., len(CLASSES))."""
-    codes = pair_codes(score_MG, quality_MG)
+    codes = pair_codes(score_MG, quality_MG, resolution_M)
     groups, n = codes.shape[:-1], len(CLASSES)
     codes_MP = codes.reshape(int(np.prod(groups)), codes.shape[-1])
     places = codes_MP + n * np.arange(len(codes_MP))[:, None]
     return np.bincount(places.ravel(), minlength=n * len(codes_MP)).reshape(*groups, n)
 
 
-def pair_classes(score_G: Floats, quality_G: Floats) -> dict[PairClass, int]:
+def pair_classes(score_G: Floats, quality_G: Floats, resolution: float = 0.0) -> dict[PairClass, int]:
     """Count the unordered pairs of one group by failure class."""
-    return by_class(class_counts(score_G, quality_G))
+    return by_class(class_counts(score_G, quality_G, resolution))
 
 
 def by_class(counts: Counts) -> dict[PairClass, int]:
@@ -118,13 +123,15 @@ def criterion_score(met: Floats, points: float) -> Floats:
     return met if points > 0 else 1.0 - met
 
 
-def stacks(groups: Iterable[tuple[Floats, Floats]]) -> Iterator[tuple[Floats, Floats]]:
-    """(score_G, quality_G) of each group as (score_MG, quality_MG), one for every size G."""
-    sizes: dict[int, list[tuple[Floats, Floats]]] = {}
-    for group in groups:
-        sizes.setdefault(len(group[0]), []).append(group)
+def stacks(groups: Iterable[Scored]) -> Iterator[tuple[Floats, Floats, Floats]]:
+    """All groups of one size G as (score_MG, quality_MG, resolution_M), for every size."""
+    sizes: dict[int, list[tuple[Floats, Floats, float]]] = {}
+    for score_G, quality_G, *rest in groups:
+        sizes.setdefault(len(score_G), []).append((score_G, quality_G, rest[0] if rest else 0.0))
     for same in sizes.values():
-        yield np.stack([score for score, _ in same]), np.stack([quality for _, quality in same])
+        score_MG = np.stack([score for score, _, _ in same])
+        quality_MG = np.stack([quality for _, quality, _ in same])
+        yield score_MG, quality_MG, np.array([resolution for _, _, resolution in same])
 
 
 # --- intervals and the critic's replicates -------------------------------------------------------
@@ -145,14 +152,19 @@ class GroupSignals:
         return np.asarray(np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0))
 
 
-def group_signals(score_MG: Floats, quality_MG: Floats, origin_MG: np.ndarray) -> GroupSignals:
+def group_signals(
+    score_MG: Floats,
+    quality_MG: Floats,
+    origin_MG: np.ndarray,
+    resolution_M: Floats | float = 0.0,
+) -> GroupSignals:
     """Signal counts of groups given as arrays of shape (..., G).
 
     `origin_MG` numbers the rollouts: two entries with one number are one rollout and its own
     bootstrap copy, and never make a pair.
     """
     i, j = np.triu_indices(score_MG.shape[-1], 1)
-    codes = pair_codes(score_MG, quality_MG)
+    codes = pair_codes(score_MG, quality_MG, resolution_M)
     apart = origin_MG[..., i] != origin_MG[..., j]
     return GroupSignals(
         (apart & (codes == _INFORMATIVE)).sum(-1).astype(float),
@@ -162,22 +174,22 @@ def group_signals(score_MG: Floats, quality_MG: Floats, origin_MG: np.ndarray) -
 
 
 def signal_interval(
-    groups: Iterable[tuple[Floats, Floats]],
+    groups: Iterable[Scored],
     rng: np.random.Generator,
     level: float = LEVEL,
     replicates: int = REPLICATES,
 ) -> tuple[float, float] | None:
-    """Two-sided bootstrap interval of the pooled signal rate of `groups` of (score_G, quality_G).
+    """Two-sided bootstrap interval of the pooled signal rate of `groups`.
 
     Resamples rollouts within each group, never pairs (pairs of one rollout are not independent).
     None when no pair could have carried a signal.
     """
     top_R = np.zeros(replicates)
     bottom_R = np.zeros(replicates)
-    for score_MG, quality_MG in stacks(groups):
+    for score_MG, quality_MG, resolution_M in stacks(groups):
         for first in range(0, len(score_MG), CHUNK):
             part = slice(first, first + CHUNK)
-            codes_MP = pair_codes(score_MG[part], quality_MG[part])
+            codes_MP = pair_codes(score_MG[part], quality_MG[part], resolution_M[part])
             times_MRG = _resampled(len(codes_MP), score_MG.shape[1], replicates, rng)
             top_R += _drawn_pairs(codes_MP == _INFORMATIVE, times_MRG)
             bottom_R += _drawn_pairs(codes_MP < len(SIGNAL_CLASSES), times_MRG)
@@ -211,7 +223,7 @@ def _drawn_pairs(pairs_MP: NDArray[np.bool_], times_MRG: Floats) -> Floats:
     return counts
 
 
-def agreement(score_N: Floats, quality_N: Floats) -> float:
+def agreement(score_N: Floats, quality_N: Floats, resolution: float = 0.0) -> float:
     """(concordant - discordant) / pairs whose quality differs, in [-1, 1]; 0 when no pair does.
 
     Kendall's tau with the score's ties counted as half right: what a guard compares before and after.
@@ -219,6 +231,7 @@ def agreement(score_N: Floats, quality_N: Floats) -> float:
     i, j = np.triu_indices(len(score_N), 1)
     score_diff, quality_diff = score_N[i] - score_N[j], quality_N[i] - quality_N[j]
     known = ~np.isnan(score_diff) & ~np.isnan(quality_diff) & (np.abs(quality_diff) > EPS)
+    known &= np.abs(quality_diff) >= resolution
     if not known.any():
         return 0.0
     sign = np.where(np.abs(score_diff[known]) <= EPS, 0.0, np.sign(score_diff[known]))

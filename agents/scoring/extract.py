@@ -70,7 +70,7 @@ def check_extracts(judge: Judge, extracts: Sequence[Extract], purpose: str) -> l
     verdicts = {key: settled for key, one in by_key.items() if (settled := _settled(one))}
     if judge.cache is not None:
         known = judge.cache.get([key for key in by_key if key not in verdicts])
-        verdicts |= {key: Verdict(met) for key, met in known.items()}
+        verdicts |= {key: Verdict(bool(met)) for key, met in known.items()}
     open_ones = {key: one for key, one in by_key.items() if key not in verdicts}
     copied = _ask(judge, list(dict.fromkeys(one.part for one in open_ones.values())), purpose)
     for key, one in open_ones.items():

@@ -94,7 +94,7 @@ class Judge:
         hashes = [[self._hash(item, text) for text in item.criteria] for item in items]
         if self.cache is not None:  # an empty one is false
             known = self.cache.get(list({key for row in hashes for key in row}))
-            verdicts = {key: Verdict(met) for key, met in known.items()}
+            verdicts = {key: Verdict(bool(met)) for key, met in known.items()}
         open_items: list[tuple[Item, list[bytes]]] = []
         asked: set[bytes] = set()
         for item, row in zip(items, hashes, strict=True):

@@ -1,4 +1,5 @@
-"""Does a judge work, before anything is spent on it: reachable, the right model, known verdicts right."""
+"""Does a judge or an oracle work, before anything is spent on it: reachable, the right model, and right
+where the answer is known."""
 
 from __future__ import annotations
 
@@ -6,7 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..roles.client import Role
+from .audit import KNOWN_ORDERS
 from .judge import Item, Judge
+from .quality import AskedOracle
 
 
 @dataclass(frozen=True)
@@ -73,3 +76,18 @@ def look_at_judge(judge: Judge) -> Iterator[Finding]:
             right = verdict.met == known.met
             about = f"{known.criterion!r} on {known.response[:40]!r}: {said}"
             yield Finding(f"{judge.role.name} known verdict", right, about)
+
+
+def look_at_oracle(oracle: AskedOracle) -> Iterator[Finding]:
+    """Does it answer in the form asked for, and see the orders that are beyond doubt?"""
+    name = oracle.examiner.role.name
+    found = oracle.orders(KNOWN_ORDERS, "preflight")
+    answered = [share for share in found if share is not None]
+    detail = f"{len(answered)} of {len(found)} known orders have an answer"
+    yield Finding(f"{name} structured output", len(answered) == len(found), detail)
+    for known, share in zip(KNOWN_ORDERS, found, strict=True):
+        if share is not None:
+            seen = "better" if share > 0.5 else "as good" if share == 0.5 else "worse"
+            about = f"{known.better[:40]!r} is {seen} than {known.worse[:40]!r}"
+            about = about.replace("as good than", "as good as")
+            yield Finding(f"{name} known order", share > 0.5, about)

@@ -15,6 +15,7 @@ from .checks import Verdict, run_check
 from .extract import Extract, Part, check_extracts
 from .judge import Item, Judge
 from .oracle import measure_quality
+from .quality import AskedOracle, Quality
 from .reward import Floats, group_rewards
 
 _NO_JUDGE = Verdict(None, "needs a judge role, and none is configured")
@@ -27,19 +28,31 @@ class Scorer:
     """
 
     def __init__(
-        self, oracle: Oracle, usage: Usage, max_dropped: float, judge: Judge | None = None
+        self,
+        oracle: Oracle,
+        usage: Usage,
+        max_dropped: float,
+        judge: Judge | None = None,
+        asked: AskedOracle | None = None,
     ) -> None:
         self.oracle = oracle
+        self.asked = asked  # the oracle behind an endpoint, where the spec says so
         self.usage = usage
         self.max_dropped = max_dropped
         self.judge = judge
         self.causes: dict[str, Counter[str]] = {}  # by purpose, since they were last taken
+        self.oracle_causes: dict[str, Counter[str]] = {}  # likewise
         self._counting = threading.Lock()
 
     def take_causes(self, purpose: str) -> dict[str, int]:
         """Why verdicts for a purpose were unscored since the last call, the commonest kind first."""
         with self._counting:
             return dict(self.causes.pop(purpose, Counter()).most_common())
+
+    def take_oracle_causes(self, purpose: str) -> dict[str, int]:
+        """Why the oracle could not say, likewise."""
+        with self._counting:
+            return dict(self.oracle_causes.pop(purpose, Counter()).most_common())
 
     def verdicts(
         self, task: Task, rubric: Sequence[Criterion], responses: Sequence[str], purpose: Purpose
@@ -106,11 +119,27 @@ class Scorer:
         gates = [np.nan if criterion.gate is None else criterion.gate for criterion in rubric]
         return group_rewards(points_K, met_GK, self.max_dropped, np.array(gates))[0]
 
-    def quality(self, task: Task, responses: Sequence[str]) -> Floats:
-        """q of each response, in [0, 1]; NaN without an oracle or without a `quality` to go by."""
-        if self.oracle.kind == "none" or task.quality is None:
-            return np.full(len(responses), np.nan)
-        return np.array([measure_quality(task.quality, task.prompt, r).total for r in responses])
+    def quality(
+        self,
+        task: Task,
+        responses: Sequence[str],
+        purpose: Purpose = "train",
+        plain: Sequence[bool] | None = None,
+    ) -> Quality:
+        """q of each response, in [0, 1]; NaN where the oracle cannot say, or there is none.
+
+        `plain` says which responses were written without guidance; default: all.
+        """
+        if self.asked is not None and responses:
+            unguided = [True] * len(responses) if plain is None else plain
+            found = self.asked.quality(task, responses, unguided, purpose)
+            with self._counting:
+                self.oracle_causes.setdefault(purpose, Counter()).update(map(_kind, found.causes))
+            return found
+        if self.oracle.kind != "embedded" or task.quality is None:
+            return Quality(np.full(len(responses), np.nan))
+        measured = [measure_quality(task.quality, task.prompt, r).total for r in responses]
+        return Quality(np.array(measured))
 
 
 def _kind(cause: str) -> str:

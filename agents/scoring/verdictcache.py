@@ -1,4 +1,4 @@
-"""Verdicts on disk by content: the same judge never decides the same question twice."""
+"""Answers on disk by content: the same judge (or oracle) never decides the same question twice."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ TRIM_EVERY = 1000
 
 
 class VerdictCache:
-    """An SQLite table from a question's hash to met / not met. Unscored is never kept.
+    """An SQLite table from a question's hash to its answer, a small number: of a judge 1 met, 0 not met.
 
-    At most `limit` verdicts stay; the least recently used ones go first. Several threads may use it.
+    Unscored is never kept. At most `limit` answers stay; the least recently used ones go first. Several
+    threads may use it.
     """
 
     def __init__(self, path: Path, limit: int) -> None:
@@ -32,16 +33,16 @@ class VerdictCache:
         self._clock = (newest or 0) + 1
         self._trim()
 
-    def get(self, hashes: Sequence[bytes]) -> dict[bytes, bool]:
+    def get(self, hashes: Sequence[bytes]) -> dict[bytes, int]:
         """What is known of these questions."""
-        found: dict[bytes, bool] = {}
+        found: dict[bytes, int] = {}
         with self._lock:
             self._clock += 1
             for start in range(0, len(hashes), 500):
                 part = hashes[start : start + 500]
                 marks = ",".join("?" * len(part))
                 rows = self._db.execute(f"SELECT hash, met FROM verdicts WHERE hash IN ({marks})", part)
-                found |= {key: bool(met) for key, met in rows}
+                found |= dict(rows)
             self._db.execute("BEGIN")
             self._db.executemany(
                 "UPDATE verdicts SET used = ? WHERE hash = ?", ((self._clock, key) for key in found)
@@ -49,7 +50,7 @@ class VerdictCache:
             self._db.execute("COMMIT")
         return found
 
-    def put(self, verdicts: Iterable[tuple[bytes, bool]]) -> None:
+    def put(self, verdicts: Iterable[tuple[bytes, int]]) -> None:
         """Keep verdicts."""
         rows = [(key, int(met), self._clock) for key, met in verdicts]
         if not rows:

@@ -54,12 +54,14 @@ def check_prompts(loaded: LoadedSpec) -> None:
 
     from ...prompts import check_templates
 
-    judge = loaded.spec.roles.judge
+    judge, oracle = loaded.spec.roles.judge, loaded.spec.oracle
     try:
         check_templates(
             loaded.spec.evolver.propose.prompt,
             judge.prompt if judge else None,
             judge.batch if judge else "",
+            oracle.prompt,
+            oracle.kind,
         )
     except (TemplateError, OSError) as error:
         fail(f"a prompt template cannot be rendered: {error}", BAD_INPUT)
@@ -67,7 +69,7 @@ def check_prompts(loaded: LoadedSpec) -> None:
 
 def check_keys(loaded: LoadedSpec) -> None:
     """Exit with 2 if a role's key is to be found in an environment variable that is not set."""
-    for name in ("judge", "evolver"):
+    for name in ("judge", "oracle", "evolver"):
         role = getattr(loaded.spec.roles, name)
         if role and role.api_key_env and not os.environ.get(role.api_key_env):
             at = ("roles", name, "api_key_env")

@@ -81,10 +81,11 @@ def _preflight(spec: RunSpec) -> None:
     """A line for each thing that was looked at; exits with 1 if one of them is not as it should be."""
     from ...agents.roles.client import KeyMissingError, Role
     from ...agents.scoring.judge import Judge
-    from ...agents.scoring.preflight import look_at_endpoints, look_at_judge
+    from ...agents.scoring.preflight import look_at_endpoints, look_at_judge, look_at_oracle
+    from ...agents.scoring.quality import asked_oracle
     from ...agents.usage import Usage
 
-    endpoints = {"judge": spec.roles.judge, "evolver": spec.roles.evolver}
+    endpoints = {"judge": spec.roles.judge, "oracle": spec.roles.oracle, "evolver": spec.roles.evolver}
     if not any(endpoints.values()):
         typer.echo("preflight: no role has an endpoint")
     bad = 0
@@ -98,6 +99,8 @@ def _preflight(spec: RunSpec) -> None:
         findings = [*look_at_endpoints(role)]
         if spec.roles.judge is not None and name == "judge" and any(f.ok for f in findings):
             findings += look_at_judge(Judge(role, spec.roles.judge, None))
+        if spec.oracle.asks and name == "oracle" and any(f.ok for f in findings):
+            findings += look_at_oracle(asked_oracle(role, spec.oracle))
         role.close()
         for finding in findings:
             bad += not finding.ok

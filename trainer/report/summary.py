@@ -86,6 +86,7 @@ class ProbeSplit:
     quality: Change
     words: Change  # mean response length
     tasks: list[ProbeTask]
+    audit: str | None  # how far the oracle is right; None: nobody was asked
 
 
 def header(data: RunData, versions: Sequence[Version]) -> Header:
@@ -163,6 +164,7 @@ def probes(data: RunData) -> list[ProbeSplit]:
                 quality=_change(before, after, "quality", [task.quality for task in tasks]),
                 words=Change(before.words if before else None, after.words if after else None),
                 tasks=tasks,
+                audit=_audit(before, after),
             )
         )
     return out
@@ -264,6 +266,18 @@ def _probe_tasks(before: Probe | None, after: Probe | None) -> list[ProbeTask]:
         )
         for task_id in {**old, **new}
     ]
+
+
+def _audit(before: Probe | None, after: Probe | None) -> str | None:
+    """Both probes of a time carry the same audit."""
+    shares = [
+        f"{probe.oracle_accuracy:.0%} {probe.when} training"
+        for probe in (before, after)
+        if probe is not None and probe.oracle_accuracy is not None
+    ]
+    if not shares:
+        return None
+    return f"Of pairs whose better response is beyond doubt the oracle saw {' and '.join(shares)}."
 
 
 def _change(before: Probe | None, after: Probe | None, field: str, tasks: Sequence[Change]) -> Change:
