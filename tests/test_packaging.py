@@ -21,6 +21,11 @@ ROOT = Path(__file__).resolve().parent.parent
 #: A folder may import from itself and from what stands before it.
 ORDER = ("specs", "prompts", "memory", "agents", "trainer")
 PURE = ("harnessrl.agents.scoring.breakdown", "harnessrl.agents.scoring.diagnosis")
+#: What OpenRLHF's processes import, in their own environment.
+SIDE = "harnessrl.trainer.openrlhf."
+OPENRLHF_SIDE = [f"{SIDE}{name}" for name in ("client", "executor", "train_ppo", "wire", "worker")]
+#: Stands first on their path where there is no GPU: files, and no part of the package.
+CPU = ROOT / "trainer" / "openrlhf" / "cpu"
 NOT_SHIPPED = {"tests", "benchmarks", "build", "dist", "runs"}
 DATA = (".yaml", ".md", ".json", ".html", ".css", ".jinja", ".typed")
 
@@ -36,7 +41,7 @@ def shipped_folders() -> list[Path]:
     for top in sorted(ROOT.iterdir()):
         if top.is_dir() and top.name not in NOT_SHIPPED and not top.name.startswith((".", "_")):
             found += sorted(init.parent for init in top.rglob("__init__.py"))
-    return found
+    return [folder for folder in found if CPU not in folder.parents]
 
 
 def dotted(path: Path) -> str:
@@ -138,15 +143,17 @@ def test_scoring_does_not_know_the_evolver() -> None:
 def test_only_the_engine_layer_knows_torch() -> None:
     """The brain runs without torch: only trainer/local does tensor work.
 
-    (trainer/tensorboard borrows torch's writer; it holds no tensor.)
+    (trainer/tensorboard borrows torch's writer; it holds no tensor. What runs inside OpenRLHF is another
+    engine's, and the service's tokenizer only checks prompts.)
     """
     for name in MODULES:
-        if not name.startswith("harnessrl.trainer.local"):
+        if not name.startswith("harnessrl.trainer.local") and name not in OPENRLHF_SIDE:
             bad = [
                 i.module
                 for i in imports(name)
                 if i.module.split(".")[0] in ("torch", "transformers")
                 and i.module != "torch.utils.tensorboard"
+                and name != "harnessrl.trainer.openrlhf.serve"
             ]
             assert not bad, f"{name} imports {bad}"
 
@@ -161,6 +168,15 @@ def test_the_report_reads_run_folders_only() -> None:
                 ), f"{name} imports {imported.module}"
 
 
+def test_openrlhfs_side_needs_nothing_of_the_brain() -> None:
+    """It is installed without the package's dependencies, beside other versions of some of them."""
+    for name in OPENRLHF_SIDE:
+        for imported in own(name):
+            assert imported.module in (*OPENRLHF_SIDE, "harnessrl.trainer.openrlhf"), name
+    for name in ("harnessrl", "harnessrl.trainer", "harnessrl.trainer.openrlhf"):
+        assert not imports(name) or name == "harnessrl", f"{name} is imported there, and imports"
+
+
 def test_held_out_tasks_are_unknown_to_whatever_evolves() -> None:
     for name, file in MODULES.items():
         if folder_of(name) in ("memory", "agents") or name.endswith((".sampling", ".harness")):
@@ -170,6 +186,8 @@ def test_held_out_tasks_are_unknown_to_whatever_evolves() -> None:
 
 def test_inside_the_package_imports_are_relative() -> None:
     for name, file in MODULES.items():
+        if name == f"{SIDE}executor":
+            continue  # OpenRLHF loads it by its path, so that it knows no package
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.ImportFrom) and not node.level:
                 assert (node.module or "").split(".")[0] != "harnessrl", f"{name}:{node.lineno}"
@@ -187,6 +205,8 @@ def test_third_party_imports_are_declared() -> None:
             top = imported.module.split(".")[0]
             if top in sys.stdlib_module_names or top == "harnessrl":
                 continue
+            if name in OPENRLHF_SIDE and top in ("openrlhf", "ray", "vllm"):
+                continue  # the extra `gpu`
             dists = {_name(d) for d in owners.get(top, [])}
             assert dists & near, f"{name} imports {top}, which no dependency in pyproject.toml brings"
 
@@ -239,6 +259,7 @@ def test_the_wheel_holds_every_module_and_data_file(wheel_names: set[str]) -> No
         expected |= {f for f in folder.iterdir() if f.is_file() and f.suffix in suffixes}
     for folder in (ROOT / "specs" / "tasks", ROOT / "specs" / "recipes"):
         expected |= set(folder.glob("*.yaml"))
+    expected |= {file for file in CPU.rglob("*.py") if "__pycache__" not in file.parts}
     names = {f"harnessrl/{f.relative_to(ROOT).as_posix()}" for f in expected}
     for must in ("specs/quickstart.yaml", "memory/tokenizer.json", "prompts/guidance.md"):
         assert f"harnessrl/{must}" in names
@@ -267,4 +288,4 @@ def test_ci_runs_the_fast_and_the_slow_checks() -> None:
     text = script.read_text()
     assert script.stat().st_mode & 0o111, ".ci/run is not executable"
     assert "set -euo pipefail" in text
-    assert text.index("make test") < text.index("make slow")
+    assert text.index("make test") < text.index("make test-engines") < text.index("make slow")

@@ -93,7 +93,9 @@ class FrozenPolicy:
         for answer in self._role.ask(questions, "policy"):
             if not isinstance(answer, Answer):
                 raise PolicyError(f"the frozen policy gave no sample: {answer.cause}")
-            samples.append(Sample(answer.text.strip(), answer.token_ids, answer.finish == "stop"))
+            # As training's rollouts are decoded: the server leaves out what is half a character.
+            text = self.chat.tokenizer.decode(list(answer.token_ids), skip_special_tokens=True)
+            samples.append(Sample(text.strip(), answer.token_ids, answer.finish == "stop"))
         return samples
 
     def serve(self, folder: Path, version: int, prints: Sequence[Fingerprint]) -> None:
