@@ -41,7 +41,12 @@ def fullest_prompt(state: HarnessState, task_id: str) -> str:
     return guided_prompt(state.tasks[task_id].prompt, shown)
 
 
-def check_templates(propose: str | None = None, judge: str | None = None, batch: str = "") -> None:
+def check_templates(
+    propose: str | None = None,
+    judge: str | None = None,
+    batch: str = "",
+    attribute: str | None = None,
+) -> None:
     """Render every template, or a person's own in its place, with everything it may hold.
 
     Raises `jinja2.TemplateError` or `OSError`.
@@ -53,23 +58,20 @@ def check_templates(propose: str | None = None, judge: str | None = None, batch:
     render("judge", one, criterion="a criterion", **quoted)
     render("judge_rubric", every_one, criteria=["a criterion"], **quoted)
     render("extract", what="a part", **quoted)
-    seen = {"reward": "0.50", "quality": "0.50", "text": "a response"}
+    case = {
+        "fence": "[mark]",
+        "prompt": "a prompt",
+        "rubric": (Criterion(text="a criterion", points=1.0),),
+        "guidance": ["a line"],
+        "sentence": "a sentence",
+        "responses": [{"reward": "0.50", "quality": "0.50", "text": "a response"}],
+        "refused": ["a decision"],
+        "similar": ["a decision"],
+        "interfaces": ("p", "g", "c"),
+    }
+    render("attribute", attribute, pairs=[("a class", 1)], rival="a sentence", **case)
     for judged in (True, False):
-        render(
-            "propose",
-            propose,
-            fence="[mark]",
-            prompt="a prompt",
-            rubric=(Criterion(text="a criterion", points=1.0),),
-            guidance=["a line"],
-            sentence="a sentence",
-            responses=[seen],
-            refused=["a decision"],
-            similar=["a decision"],
-            interfaces=("p", "g", "c"),
-            most_points="3",
-            judged=judged,
-        )
+        render("propose", propose, most_points="3", judged=judged, **case)
 
 
 def guided_prompt(prompt: str, shown: Sequence[Shown]) -> str:

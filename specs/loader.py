@@ -50,7 +50,11 @@ M = TypeVar("M", bound=BaseModel)
 RECIPES = Path(__file__).parent / "recipes"
 DEFAULT_RECIPE = "harnessrl"
 #: Where a spec may name a template of its own.
-TEMPLATES: tuple[Steps, ...] = (("evolver", "propose", "prompt"), ("roles", "judge", "prompt"))
+TEMPLATES: tuple[Steps, ...] = (
+    ("evolver", "attribute", "prompt"),
+    ("evolver", "propose", "prompt"),
+    ("roles", "judge", "prompt"),
+)
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,7 @@ def check_prompts(loaded: LoadedSpec) -> None:
             loaded.spec.evolver.propose.prompt,
             judge.prompt if judge else None,
             judge.batch if judge else "",
+            loaded.spec.evolver.attribute.prompt,
         )
     except (TemplateError, OSError) as error:
         fail(f"a prompt template cannot be rendered: {error}", BAD_INPUT)
