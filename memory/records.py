@@ -83,6 +83,16 @@ class Group(Record):
     pairs: dict[PairClass, int]
 
 
+class Attribution(BaseModel):
+    """Who said whose a failure is, where the evolver was asked, and what statistics alone had said."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    by: Literal["statistics", "evolver"]  # statistics: the evolver's answer could not be used
+    rationale: str  # one line: the evolver's, or why it did not decide
+    failure: str  # what statistics alone concluded
+    interfaces: list[Literal["p", "g", "c"]]  # ... and their order
+
+
 class Diagnosis(Record):
     """What the pooled evidence says about one task."""
 
@@ -96,6 +106,8 @@ class Diagnosis(Record):
     pairs: dict[PairClass, int]
     evidence: list[str]  # group ids
     sentence: str
+    rival: str | None = None  # another failure class, which the pairs do not tell from the largest one
+    attribution: Attribution | None = None  # None: nobody but statistics was asked
 
 
 class Measurement(BaseModel):

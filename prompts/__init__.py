@@ -47,6 +47,7 @@ def check_templates(
     batch: str = "",
     oracle: str | None = None,
     kind: str = "",
+    attribute: str | None = None,
 ) -> None:
     """Render every template, or a person's own in its place, with everything it may hold.
 
@@ -62,23 +63,20 @@ def check_templates(
     render("compare", compare, fence="[mark]", prompt="a prompt", first="one", second="another")
     render("grade", grade, reference="a good response", **quoted)
     render("extract", what="a part", **quoted)
-    seen = {"reward": "0.50", "quality": "0.50", "text": "a response"}
+    case = {
+        "fence": "[mark]",
+        "prompt": "a prompt",
+        "rubric": (Criterion(text="a criterion", points=1.0),),
+        "guidance": ["a line"],
+        "sentence": "a sentence",
+        "responses": [{"reward": "0.50", "quality": "0.50", "text": "a response"}],
+        "refused": ["a decision"],
+        "similar": ["a decision"],
+        "interfaces": ("p", "g", "c"),
+    }
+    render("attribute", attribute, pairs=[("a class", 1)], rival="a sentence", **case)
     for judged in (True, False):
-        render(
-            "propose",
-            propose,
-            fence="[mark]",
-            prompt="a prompt",
-            rubric=(Criterion(text="a criterion", points=1.0),),
-            guidance=["a line"],
-            sentence="a sentence",
-            responses=[seen],
-            refused=["a decision"],
-            similar=["a decision"],
-            interfaces=("p", "g", "c"),
-            most_points="3",
-            judged=judged,
-        )
+        render("propose", propose, most_points="3", judged=judged, **case)
 
 
 def guided_prompt(prompt: str, shown: Sequence[Shown]) -> str:

@@ -51,6 +51,7 @@ RECIPES = Path(__file__).parent / "recipes"
 DEFAULT_RECIPE = "harnessrl"
 #: Where a spec may name a template of its own.
 TEMPLATES: tuple[Steps, ...] = (
+    ("evolver", "attribute", "prompt"),
     ("evolver", "propose", "prompt"),
     ("roles", "judge", "prompt"),
     ("oracle", "prompt"),

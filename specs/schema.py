@@ -164,7 +164,7 @@ class Roles(Strict):
     oracle: Endpoint | None = None
     """Compares or grades responses where `oracle.kind` says so; never the judge itself."""
     evolver: Endpoint | None = None
-    """Proposes updates where `evolver.propose.role` says so."""
+    """Attributes, and proposes updates, where `evolver.{attribute, propose}.role` say so."""
 
 
 class Oracle(Strict):
@@ -205,8 +205,14 @@ class Retrieve(Strict):
 class Attribute(Strict):
     """Node 2: from statistics to the failure, and to the interface that can repair it."""
 
-    role: Literal["statistics"] = "statistics"
-    """Who attributes: pair statistics."""
+    role: Literal["statistics", "evolver"] = "statistics"
+    """Who attributes: `statistics` of pairs alone; `evolver`, where these leave more than one interface
+    open, that role's model says which of them to try first."""
+    prompt: str | None = None
+    """A Jinja2 template of your own instead of prompts/attribute.md, relative to this file (model
+    only)."""
+    budget: Positive | None = None
+    """Most attributions asked of the model in a run; then statistics alone decide (model only)."""
     min_groups: Positive = 2
     """Groups of a task that must be on record before anything is concluded about it."""
     healthy_signal: Share = 0.85
@@ -327,8 +333,9 @@ class RunSpec(Strict):
         fresh = self.evolver.critic.rollouts
         if fresh < size:
             raise ValueError(f"evolver.critic.rollouts {fresh} is below engine.group_size {size}")
-        if self.evolver.propose.role == "evolver" and self.roles.evolver is None:
-            raise ValueError("evolver.propose.role is evolver, and roles.evolver names no endpoint")
+        for node in ("attribute", "propose"):
+            if getattr(self.evolver, node).role == "evolver" and self.roles.evolver is None:
+                raise ValueError(f"evolver.{node}.role is evolver, and roles.evolver names no endpoint")
         if self.interfaces.g.evolve and int(self.interfaces.g.share * size) < 1:
             raise ValueError(
                 f"interfaces.g.share {self.interfaces.g.share} of a group of {size} guides no rollout"

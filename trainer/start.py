@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from langgraph.checkpoint.sqlite import SqliteSaver
 
+from ..agents.evolver.attributor import Attributor
 from ..agents.evolver.critic import Critic
 from ..agents.evolver.evidence import Memory
 from ..agents.evolver.evolver import Evolver, look_of
@@ -104,12 +105,14 @@ def assemble(
         critic = Critic(CountedPolicy(policy, past.usage, "critic"), scorer, memory, spec)
         evolver = None
         if spec.evolves:
+            role = _evolver_role(spec, past.usage, stack)
             evolver = Evolver(
                 build_graph(stack.enter_context(_graph_store(run, past.steps_done))),
-                _proposer(spec, memory, scorer, past.usage, stack),
+                _proposer(spec, memory, scorer, role),
                 critic,
                 memory,
                 spec,
+                _attributor(spec, memory, role),
             )
         log = EventLog(run.events)
         controller = Controller(
@@ -235,14 +238,26 @@ def make_engine(spec: RunSpec, tasks: Tasks, past: Past) -> TrainingEngine:
     return engine
 
 
-def _proposer(
-    spec: RunSpec, memory: Memory, scorer: Scorer, usage: Usage, stack: contextlib.ExitStack
-) -> Proposer:
-    if spec.evolver.propose.role == "catalogue" or spec.roles.evolver is None:
-        return Catalogue(memory, scorer, spec)
+def _evolver_role(spec: RunSpec, usage: Usage, stack: contextlib.ExitStack) -> Role | None:
+    """The evolver model, where a node of the evolver asks it."""
+    asked = "evolver" in (spec.evolver.attribute.role, spec.evolver.propose.role)
+    if spec.roles.evolver is None or not asked:
+        return None
     role = Role("evolver", spec.roles.evolver, usage)
     stack.callback(role.close)
+    return role
+
+
+def _proposer(spec: RunSpec, memory: Memory, scorer: Scorer, role: Role | None) -> Proposer:
+    if role is None or spec.evolver.propose.role == "catalogue":
+        return Catalogue(memory, scorer, spec)
     return LlmProposer(role, memory, spec)
+
+
+def _attributor(spec: RunSpec, memory: Memory, role: Role | None) -> Attributor | None:
+    if role is None or spec.evolver.attribute.role == "statistics":
+        return None
+    return Attributor(role, memory, spec)
 
 
 def _judge(spec: RunSpec, usage: Usage, run: RunFolder, stack: contextlib.ExitStack) -> Judge | None:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import numpy as np
 
-from ...memory.records import Diagnosis, Group, Interval, PairClass
+from ...memory.records import Attribution, Diagnosis, Group, Interval, PairClass
 from ...specs.harness import HarnessState
 from ...specs.sampling import stream
 from ...specs.schema import RunSpec
 from ..scoring.diagnosis import as_floats, pool, signal_interval, signal_rate
 from ..scoring.reward import Floats
 
+Interface = Literal["p", "g", "c"]
+#: Standard errors by which the largest loss must lead the next one.
+SIGMAS = 2.0
 #: Failing classes (inversion includes spurious: both say that score and quality part ways) and the
 #: interfaces that can repair them, best first.
-OWNERS: dict[str, tuple[Literal["p", "g", "c"], ...]] = {
+OWNERS: dict[str, tuple[Interface, ...]] = {
     "spurious": ("c",),
     "inversion": ("c",),
     "blind_low": ("g", "p"),
@@ -84,6 +87,7 @@ def diagnose(
         pairs=counts,
         evidence=[g.id for g in groups],
         sentence=_sentence(failure, rate, interval, len(groups)),
+        rival=_rival(failure, groups),
     )
 
 
@@ -109,14 +113,7 @@ def _failure(
     if interval is None:
         return "neutral" if known else "not_enough_evidence"
     if interval[1] < rules.attribute.healthy_signal:
-        apart = counts["spurious"] + counts["inversion"]
-        losses: list[tuple[int, str]] = [
-            (apart, "inversion" if counts["inversion"] >= counts["spurious"] else "spurious"),
-            (counts["blind_low"], "blind_low"),
-            (counts["blind_mid"], "blind_mid"),
-            (counts["blind_high"], "blind_high"),
-        ]
-        most, failure = max(losses, key=lambda loss: loss[0])
+        most, failure = max(_losses(counts), key=lambda loss: loss[0])
         if most:
             return failure
     others = pool(g.pairs for g in domain_groups)
@@ -127,6 +124,34 @@ def _failure(
     return "healthy" if rate >= rules.attribute.healthy_signal else "not_enough_evidence"
 
 
+def _losses(counts: dict[PairClass, int]) -> list[tuple[int, str]]:
+    """Pairs lost to each kind of failure, and its class."""
+    apart = counts["spurious"] + counts["inversion"]
+    return [
+        (apart, "inversion" if counts["inversion"] >= counts["spurious"] else "spurious"),
+        (counts["blind_low"], "blind_low"),
+        (counts["blind_mid"], "blind_mid"),
+        (counts["blind_high"], "blind_high"),
+    ]
+
+
+def _rival(failure: str, groups: Sequence[Group]) -> str | None:
+    """The second largest loss, where the largest leads it by at most `SIGMAS` standard errors.
+
+    The error is over groups, which are independent of one another; pairs of one group are not.
+    """
+    names = [name for _, name in _losses(pool(g.pairs for g in groups))]
+    if failure not in names or len(groups) < 2:
+        return None
+    losses_ML = np.array([[n for n, _ in _losses(g.pairs)] for g in groups])
+    first, second = np.argsort(-losses_ML.sum(0), kind="stable")[:2]
+    if not losses_ML[:, second].any():
+        return None
+    lead_M = losses_ML[:, first] - losses_ML[:, second]
+    error = np.sqrt(len(groups)) * lead_M.std(ddof=1)
+    return names[second] if lead_M.sum() <= SIGMAS * error else None
+
+
 def _sentence(failure: str, rate: float | None, interval: Interval | None, groups: int) -> str:
     seen = "no pair could carry a signal"
     if rate is not None and interval is not None:
@@ -134,14 +159,66 @@ def _sentence(failure: str, rate: float | None, interval: Interval | None, group
     return f"{WORDS[failure]}; {seen} over {groups} groups"
 
 
-def owners(
-    failure: str, task_id: str, harness: HarnessState, spec: RunSpec
-) -> list[Literal["p", "g", "c"]]:
+def owners(failure: str, task_id: str, harness: HarnessState, spec: RunSpec) -> list[Interface]:
     """The interfaces that can repair a failure and may evolve in this run, best first."""
     every = list(OWNERS[failure])
     if failure == "blind_high" and harness.of(task_id).guidance:
         every.insert(0, "g")  # guided rollouts at the ceiling: take the help away first
     return [i for i in every if getattr(spec.interfaces, i).evolve]
+
+
+def open_interfaces(diagnosis: Diagnosis, harness: HarnessState, spec: RunSpec) -> list[Interface]:
+    """What statistics leave open, in their order: the failure's owners, then those of its rival."""
+    classes = [diagnosis.failure, *([diagnosis.rival] if diagnosis.rival else [])]
+    return _each_once(i for c in classes for i in owners(c, diagnosis.task_id, harness, spec))
+
+
+def attributed(
+    diagnosis: Diagnosis, chosen: Interface, rationale: str, harness: HarnessState, spec: RunSpec
+) -> Diagnosis:
+    """The diagnosis with the evolver's choice first among the open interfaces, the others behind it.
+
+    An interface that only the rival class has chooses that class too.
+    """
+    first = owners(diagnosis.failure, diagnosis.task_id, harness, spec)
+    rival = diagnosis.rival if chosen not in first else None
+    failure, sentence = diagnosis.failure, diagnosis.sentence
+    if rival is not None:
+        groups = len(diagnosis.evidence)
+        failure, sentence = rival, _sentence(rival, diagnosis.signal_rate, diagnosis.interval, groups)
+    behind = owners(failure, diagnosis.task_id, harness, spec)
+    order = _each_once([chosen, *behind, *open_interfaces(diagnosis, harness, spec)])
+    said = Attribution(by="evolver", rationale=rationale, failure=diagnosis.failure, interfaces=first)
+    return diagnosis.model_copy(
+        update={"failure": failure, "sentence": sentence, "interfaces": order, "attribution": said}
+    )
+
+
+def left_to_statistics(diagnosis: Diagnosis, reason: str) -> Diagnosis:
+    """The diagnosis as it was, with why the evolver did not decide."""
+    said = Attribution(
+        by="statistics",
+        rationale=reason,
+        failure=diagnosis.failure,
+        interfaces=diagnosis.interfaces,
+    )
+    return diagnosis.model_copy(update={"attribution": said})
+
+
+def told(diagnosis: Diagnosis) -> str:
+    """Who attributed and why, on one line; empty where statistics alone were asked."""
+    said = diagnosis.attribution
+    if said is None:
+        return ""
+    order = ", ".join(said.interfaces)
+    if said.by == "statistics":
+        return f"left to statistics ({order}): {said.rationale}"
+    meant = f"{said.failure}: {order}" if said.failure != diagnosis.failure else order
+    return f"{diagnosis.interfaces[0]} first, says the evolver (statistics: {meant}): {said.rationale}"
+
+
+def _each_once(interfaces: Iterable[Interface]) -> list[Interface]:
+    return list(dict.fromkeys(interfaces))
 
 
 def severity(diagnosis: Diagnosis, probability: float) -> float:

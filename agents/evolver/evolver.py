@@ -12,6 +12,7 @@ from ...specs.sampling import probabilities
 from ...specs.schema import RunSpec
 from ...specs.updates import Update
 from .attribute import severity
+from .attributor import Attributor
 from .critic import Critic
 from .evidence import Memory
 from .graph import Context, diagnose_task
@@ -35,13 +36,20 @@ class Evolver:
     """Turns evidence into measured updates. It never applies them: the controller does."""
 
     def __init__(
-        self, graph: Any, proposer: Proposer, critic: Critic, memory: Memory, spec: RunSpec
+        self,
+        graph: Any,
+        proposer: Proposer,
+        critic: Critic,
+        memory: Memory,
+        spec: RunSpec,
+        attributor: Attributor | None = None,
     ) -> None:
         self.graph = graph
         self.proposer = proposer
         self.critic = critic
         self.memory = memory
         self.spec = spec
+        self.attributor = attributor
 
     def look(self, step: int, harness: HarnessState, say: Callable[[str], None] = lambda _: None) -> Look:
         """Work on the tasks that lose most signal, on evidence that came in since the last look."""
@@ -49,7 +57,9 @@ class Evolver:
         for diagnosis in self._needy(step, harness):
             # What was accepted in this look counts already: changes to p act on one another.
             interim = replace(apply(harness, look.updates, step), version=harness.version)
-            context = Context(self.spec, self.memory, interim, self.proposer, self.critic, say)
+            context = Context(
+                self.spec, self.memory, interim, self.proposer, self.critic, say, self.attributor
+            )
             start = {
                 "step": step,
                 "task_id": diagnosis.task_id,

@@ -28,6 +28,7 @@ from ...specs.harness import HarnessState
 from ...specs.schema import RunSpec
 from ...specs.updates import UPDATE, describe
 from .attribute import diagnose, owners
+from .attributor import Attributor
 from .critic import Critic
 from .evidence import Memory
 from .proposers import Case, NoCandidate, Proposer
@@ -35,7 +36,10 @@ from .proposers import Case, NoCandidate, Proposer
 
 @dataclass(frozen=True)
 class Context:
-    """What the nodes work with. `say` shows a person what is going on."""
+    """What the nodes work with. `say` shows a person what is going on.
+
+    Without an `attributor` statistics alone attribute.
+    """
 
     spec: RunSpec
     memory: Memory
@@ -43,6 +47,7 @@ class Context:
     proposer: Proposer
     critic: Critic
     say: Callable[[str], None] = lambda _: None
+    attributor: Attributor | None = None
 
 
 class State(TypedDict, total=False):
@@ -82,11 +87,14 @@ def retrieve(state: State, runtime: Runtime[Context]) -> State:
 
 
 def attribute(state: State, runtime: Runtime[Context]) -> Command[Literal["propose", "__end__"]]:
-    """From the failure class to the interfaces that can repair it, the usual owner first."""
+    """From the failure class to the interfaces that can repair it, the usual owner first, or the one
+    that the evolver model chose of those."""
     ctx = runtime.context
     diagnosis = Diagnosis.model_validate(state["diagnosis"])
     interfaces = owners(diagnosis.failure, diagnosis.task_id, ctx.harness, ctx.spec)
     attributed = diagnosis.model_copy(update={"interfaces": interfaces})
+    if interfaces and ctx.attributor is not None:
+        attributed = ctx.attributor.attribute(_case(state, ctx, attributed), ctx.say)
     return Command(
         update={"diagnosis": attributed.model_dump(mode="json")},
         goto="propose" if interfaces else "__end__",
@@ -97,10 +105,7 @@ def propose(state: State, runtime: Runtime[Context]) -> Command[Literal["critic"
     """One typed candidate, or the record that there is none."""
     ctx = runtime.context
     diagnosis = Diagnosis.model_validate(state["diagnosis"])
-    here = [Decision.model_validate(d) for d in state.get("decisions", [])]
-    refused = [*_decisions(ctx.memory, state["within"]), *here]
-    similar = _decisions(ctx.memory, state["cross"])
-    update = ctx.proposer.propose(Case(diagnosis, ctx.harness, similar, refused))
+    update = ctx.proposer.propose(_case(state, ctx, diagnosis))
     if not isinstance(update, NoCandidate):
         known = ctx.harness.all_criteria(diagnosis.task_id)
         if ctx.spec.evolver.critic.test == "measure":
@@ -182,6 +187,13 @@ def diagnose_task(
     ]
     groups = memory.current_groups(harness, step, staleness, task_id)
     return diagnose(task_id, groups, others, harness, spec, step)
+
+
+def _case(state: State, ctx: Context, diagnosis: Diagnosis) -> Case:
+    """What is known about a task so far, in this run of the graph and before it."""
+    here = [Decision.model_validate(d) for d in state.get("decisions", [])]
+    refused = [*_decisions(ctx.memory, state["within"]), *here]
+    return Case(diagnosis, ctx.harness, _decisions(ctx.memory, state["cross"]), refused)
 
 
 def _decisions(memory: Memory, ids: list[str]) -> list[Decision]:

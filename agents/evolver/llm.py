@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ...memory.records import Decision
 from ...memory.rollouts import Rollout
 from ...prompts import render
 from ...specs.schema import RunSpec
-from ...specs.tasks import Criterion, TrainTask
+from ...specs.tasks import Criterion
 from ...specs.updates import UPDATE, Update, brought_in, describe
 from ..roles.client import NoAnswer, Question, Role, answer_alone
 from ..scoring.plugins import fault
+from .asking import MAX_TEXT, is_spent, one_line, recorded, shown, why
+from .attribute import Interface
 from .evidence import Memory
 from .proposers import BOOST_FACTOR, Case, NoCandidate, content_key
 
-#: Recorded responses a proposal is based on: the best and the worst by quality.
-SHOWN = 6
-MAX_TEXT = 300  # characters of a new criterion or a line of guidance
-MAX_LINES = 8
+MAX_LINES = 8  # of guidance
 
 _OPS: dict[str, tuple[str, ...]] = {
     "p": ("pause", "resume", "boost", "dampen"),
@@ -42,6 +39,10 @@ class _Said(BaseModel):
     lines: list[str] | None = None
 
 
+class Declined(NoCandidate):
+    """The model itself says that no change is likely to help."""
+
+
 class LlmProposer:
     """Asks the evolver role. What it answers is untrusted: it is checked here, and measured after."""
 
@@ -52,116 +53,104 @@ class LlmProposer:
 
     def propose(self, case: Case) -> Update | NoCandidate:
         """The model's candidate, or why there is none that may be measured."""
-        task = case.harness.tasks[case.diagnosis.task_id]
-        used, budget = self.role.usage.get("propose"), self.spec.evolver.propose.budget
-        if budget is not None and used is not None and used.calls >= budget:
+        budget = self.spec.evolver.propose.budget
+        if is_spent(self.role, "propose", budget):
             return NoCandidate(f"evolver.propose.budget {budget} is spent")
-        text = self._prompt(case, task)
-        schema = _schema(case.diagnosis.interfaces)
-        message = {"role": "user", "content": text}
-        (answer,) = self.role.ask([Question([message], schema, "update", strict=False)], "propose")
-        if isinstance(answer, NoAnswer):
-            return NoCandidate(f"the evolver gave no answer: {answer.cause}")
-        try:
-            said = _Said.model_validate_json(answer_alone(answer))
-            if said.op == "none":
-                return NoCandidate(f"the evolver proposes nothing: {_line(said.rationale)}")
-            update = self._update(said, case)
-        except (ValidationError, ValueError) as error:
-            return NoCandidate(f"the evolver's proposal is not valid: {_why(error)}")
-        if fault := self._fault(update, case):
-            return NoCandidate(f"the evolver's proposal breaks a rule: {fault}")
-        return update
+        return ask_for_update(self.role, self.spec, case, recorded(self.memory, case), "propose")
 
-    def _prompt(self, case: Case, task: TrainTask) -> str:
-        rollouts = self._recorded(case)
-        content = repr([task.prompt, [rollout.response for rollout in rollouts]])
-        mark = hashlib.sha256(content.encode(errors="backslashreplace")).hexdigest()[:16]
-        known = case.harness.all_criteria(task.id)
-        return render(
-            "propose",
-            self.spec.evolver.propose.prompt,
-            fence=f"[{mark}]",
-            prompt=task.prompt,
-            rubric=case.harness.rubric(task.id),
-            guidance=[
-                line
-                for mounted in case.harness.of(task.id).guidance
-                for line in (["the criteria"] if mounted.lines == "rubric" else mounted.lines)
-            ],
-            sentence=case.diagnosis.sentence,
-            responses=[
-                {"reward": _figure(r.reward), "quality": _figure(r.quality), "text": r.response}
-                for r in rollouts
-            ],
-            refused=[_told(decision, known) for decision in case.refused],
-            similar=[_told(decision, known) for decision in case.similar],
-            interfaces=case.diagnosis.interfaces,
-            most_points=f"{self._most_points(case):g}",
-            judged=self.spec.roles.judge is not None,
-        )
 
-    def _recorded(self, case: Case) -> list[Rollout]:
-        """The best and the worst recorded responses by quality, best first."""
-        wanted = set(case.diagnosis.evidence)
-        groups = self.memory.groups(case.diagnosis.step, 10**9, case.diagnosis.task_id)
-        rollouts = [r for g in groups if g.id in wanted for r in self.memory.responses(g)]
-        known = [r for r in rollouts if r.quality is not None]
-        ranked = sorted(known, key=lambda r: -(r.quality or 0.0)) if known else rollouts
-        half = SHOWN // 2
-        return ranked if len(ranked) <= SHOWN else [*ranked[:half], *ranked[-half:]]
+def ask_for_update(
+    role: Role, spec: RunSpec, case: Case, rollouts: Sequence[Rollout], purpose: str
+) -> Update | NoCandidate:
+    """One question to the evolver role, about a case and some of its responses, best first."""
+    offered = _offered(case)
+    text = render(
+        "propose",
+        spec.evolver.propose.prompt,
+        **shown(case, rollouts),
+        interfaces=offered,
+        most_points=f"{_most_points(case):g}",
+        judged=spec.roles.judge is not None,
+    )
+    message = {"role": "user", "content": text}
+    (answer,) = role.ask([Question([message], _schema(offered), "update", strict=False)], purpose)
+    if isinstance(answer, NoAnswer):
+        return NoCandidate(f"the evolver gave no answer: {answer.cause}")
+    try:
+        said = _Said.model_validate_json(answer_alone(answer))
+        if said.op == "none":
+            return Declined(f"the evolver proposes nothing: {one_line(said.rationale)}")
+        update = _update(said, case, spec)
+    except (ValidationError, ValueError) as error:
+        return NoCandidate(f"the evolver's proposal is not valid: {why(error)}")
+    if broken := _broken_rule(update, offered, case, spec):
+        return NoCandidate(f"the evolver's proposal breaks a rule: {broken}")
+    return update
 
-    def _update(self, said: _Said, case: Case) -> Update:
-        about: dict[str, Any] = {
-            "op": said.op,
-            "task_ids": (case.diagnosis.task_id,),
-            "rationale": _line(said.rationale),
-            "evidence": (case.diagnosis.id, *case.diagnosis.evidence),
-        }
-        match said.op:
-            case "add" | "rewrite":
-                about["criterion"] = said.criterion
-                if said.op == "rewrite":
-                    about["criterion_id"] = said.criterion_id
-            case "retire":
+
+def _offered(case: Case) -> list[Interface]:
+    """The interfaces a proposal may change: all of the diagnosis' or, where the evolver attributed it,
+    its first one, and one more with every revision."""
+    interfaces = case.diagnosis.interfaces
+    said = case.diagnosis.attribution
+    if said is None or said.by == "statistics":
+        return interfaces
+    revision = sum(d.diagnosis_id == case.diagnosis.id for d in case.refused)
+    return interfaces[: revision + 1]
+
+
+def _update(said: _Said, case: Case, spec: RunSpec) -> Update:
+    about: dict[str, Any] = {
+        "op": said.op,
+        "task_ids": (case.diagnosis.task_id,),
+        "rationale": one_line(said.rationale),
+        "evidence": (case.diagnosis.id, *case.diagnosis.evidence),
+    }
+    match said.op:
+        case "add" | "rewrite":
+            about["criterion"] = said.criterion
+            if said.op == "rewrite":
                 about["criterion_id"] = said.criterion_id
-            case "mount":
-                about |= {"lines": said.lines, "share": self.spec.interfaces.g.share}
-            case "boost" | "dampen":
-                about["factor"] = BOOST_FACTOR if said.op == "boost" else 1 / BOOST_FACTOR
-        return UPDATE.validate_python(about, context=fault)
-
-    def _fault(self, update: Update, case: Case) -> str | None:
-        """What no measurement could excuse."""
-        if update.interface not in case.diagnosis.interfaces:
-            allowed = ", ".join(case.diagnosis.interfaces)
-            return f"{update.op} changes {update.interface}; the diagnosis calls for {allowed}"
-        if content_key(update) in {content_key(d.update) for d in case.refused}:
-            return f"{describe(update)} was refused before"
-        most = self._most_points(case)
-        for criterion in brought_in(update):
-            if abs(criterion.points) > most:
-                return f"{criterion.points:+g} points; allowed: at most {most:g} either way"
-            if len(criterion.text) > MAX_TEXT:
-                return f"a criterion of {len(criterion.text)} characters; allowed: {MAX_TEXT}"
-            if criterion.needs_judge and self.spec.roles.judge is None:
-                return "a criterion without a check, or with an extract, and there is no judge"
-        if update.op == "mount" and update.lines != "rubric":
-            if len(update.lines) > MAX_LINES:
-                return f"{len(update.lines)} lines of guidance; allowed: {MAX_LINES}"
-            longest = max(len(line) for line in update.lines)
-            if longest > MAX_TEXT:
-                return f"a line of {longest} characters; allowed: {MAX_TEXT}"
-        return None
-
-    @staticmethod
-    def _most_points(case: Case) -> float:
-        """A new criterion may weigh as much as the heaviest one in force, or 3 points."""
-        rubric: Sequence[Criterion] = case.harness.rubric(case.diagnosis.task_id)
-        return max(3.0, *(abs(criterion.points) for criterion in rubric))
+        case "retire":
+            about["criterion_id"] = said.criterion_id
+        case "mount":
+            about |= {"lines": said.lines, "share": spec.interfaces.g.share}
+        case "boost" | "dampen":
+            about["factor"] = BOOST_FACTOR if said.op == "boost" else 1 / BOOST_FACTOR
+    return UPDATE.validate_python(about, context=fault)
 
 
-def _schema(interfaces: Sequence[Literal["p", "g", "c"]]) -> dict[str, Any]:
+def _broken_rule(update: Update, offered: Sequence[Interface], case: Case, spec: RunSpec) -> str | None:
+    """What no measurement could excuse."""
+    if update.interface not in offered:
+        allowed = ", ".join(offered)
+        return f"{update.op} changes {update.interface}; the diagnosis calls for {allowed}"
+    if content_key(update) in {content_key(d.update) for d in case.refused}:
+        return f"{describe(update)} was refused before"
+    most = _most_points(case)
+    for criterion in brought_in(update):
+        if abs(criterion.points) > most:
+            return f"{criterion.points:+g} points; allowed: at most {most:g} either way"
+        if len(criterion.text) > MAX_TEXT:
+            return f"a criterion of {len(criterion.text)} characters; allowed: {MAX_TEXT}"
+        if criterion.needs_judge and spec.roles.judge is None:
+            return "a criterion without a check, or with an extract, and there is no judge"
+    if update.op == "mount" and update.lines != "rubric":
+        if len(update.lines) > MAX_LINES:
+            return f"{len(update.lines)} lines of guidance; allowed: {MAX_LINES}"
+        longest = max(len(line) for line in update.lines)
+        if longest > MAX_TEXT:
+            return f"a line of {longest} characters; allowed: {MAX_TEXT}"
+    return None
+
+
+def _most_points(case: Case) -> float:
+    """A new criterion may weigh as much as the heaviest one in force, or 3 points."""
+    rubric: Sequence[Criterion] = case.harness.rubric(case.diagnosis.task_id)
+    return max(3.0, *(abs(criterion.points) for criterion in rubric))
+
+
+def _schema(interfaces: Sequence[Interface]) -> dict[str, Any]:
     ops = [op for interface in interfaces for op in _OPS[interface]]
     return {
         "type": "object",
@@ -182,23 +171,3 @@ def _schema(interfaces: Sequence[Literal["p", "g", "c"]]) -> dict[str, Any]:
         },
         "required": ["rationale", "op"],
     }
-
-
-def _told(decision: Decision, known: Sequence[Criterion]) -> str:
-    return f"{describe(decision.update, known)}: {decision.reason}"
-
-
-def _figure(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.2f}"
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())[:MAX_TEXT]
-
-
-def _why(error: ValueError) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        where = ".".join(str(step) for step in first["loc"])
-        return _line(f"{where}: {first['msg']}")
-    return _line(str(error))

@@ -62,6 +62,7 @@ def check_prompts(loaded: LoadedSpec) -> None:
             judge.batch if judge else "",
             oracle.prompt,
             oracle.kind,
+            loaded.spec.evolver.attribute.prompt,
         )
     except (TemplateError, OSError) as error:
         fail(f"a prompt template cannot be rendered: {error}", BAD_INPUT)

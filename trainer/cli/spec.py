@@ -79,6 +79,7 @@ def validate(
 
 def _preflight(spec: RunSpec) -> None:
     """A line for each thing that was looked at; exits with 1 if one of them is not as it should be."""
+    from ...agents.evolver.preflight import look_at_evolver
     from ...agents.roles.client import KeyMissingError, Role
     from ...agents.scoring.judge import Judge
     from ...agents.scoring.preflight import look_at_endpoints, look_at_judge, look_at_oracle
@@ -101,6 +102,8 @@ def _preflight(spec: RunSpec) -> None:
             findings += look_at_judge(Judge(role, spec.roles.judge, None))
         if spec.oracle.asks and name == "oracle" and any(f.ok for f in findings):
             findings += look_at_oracle(asked_oracle(role, spec.oracle))
+        if name == "evolver" and any(f.ok for f in findings):
+            findings += look_at_evolver(role, spec)
         role.close()
         for finding in findings:
             bad += not finding.ok

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...agents.evolver.attribute import told
 from ...memory.records import Decision, Diagnosis, Measurement, NoProposal
 from ...specs.updates import describe
 from .data import RunData
@@ -20,6 +21,7 @@ class Row:
     task_id: str
     failure: str
     sentence: str  # of the diagnosis
+    attribution: str  # who attributed it and why, where the evolver model was asked
     update: str
     rationale: str
     revision: int | None  # None: no proposal
@@ -54,6 +56,7 @@ def rows(data: RunData) -> list[Row]:
             by_hand = record.diagnosis_id is None
             failure = "asked for by a person" if by_hand else "diagnosis not in the log"
         sentence = found.sentence if found else ""
+        attribution = told(found) if found else ""
         if isinstance(record, NoProposal):
             row = Row(
                 anchor="",
@@ -62,6 +65,7 @@ def rows(data: RunData) -> list[Row]:
                 task_id=record.task_id,
                 failure=failure,
                 sentence=sentence,
+                attribution=attribution,
                 update="",
                 rationale="",
                 revision=None,
@@ -76,6 +80,7 @@ def rows(data: RunData) -> list[Row]:
                 task_id=record.task_id,
                 failure=failure,
                 sentence=sentence,
+                attribution=attribution,
                 update=describe(record.update, criteria.values()),
                 rationale=record.update.rationale,
                 revision=record.revision,
