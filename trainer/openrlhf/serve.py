@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import ipaddress
 import os
 import shutil
@@ -87,6 +88,9 @@ def serve(root: Path, host: str, port: int, resume: bool, say: Callable[[str], N
         session = Session(spec, tasks, run, parts, frozen, say)
         stack.callback(session.close)
         app = build_app(session, token, stored.with_probe)
+        # What is there by now stays; looking through it for garbage would hold requests up.
+        gc.collect()
+        gc.freeze()
         say(f"the controller of {root} listens on http://{host}:{port}; {session.step} steps are done")
         uvicorn.run(app, host=host, port=port, log_level="warning")
 

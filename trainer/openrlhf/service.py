@@ -27,6 +27,7 @@ from .wire import (
     StateReply,
     StepReport,
     SubmitRequest,
+    Wire,
 )
 
 #: Seconds that a request about something slow is held before the answer is "working".
@@ -79,16 +80,16 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
         """Where the run stands."""
         return session.state()
 
-    @v1.post("/claim", dependencies=open_step)
-    async def claim(where: SlotSample) -> ClaimReply:
+    @v1.post("/claim", response_model=ClaimReply, dependencies=open_step)
+    async def claim(where: SlotSample) -> Response:
         """What one rollout is: its task and its guidance. Asked again, the same."""
-        return session.claim(where)
+        return _json(session.claim(where))
 
-    @v1.post("/submit", dependencies=open_step)
-    async def submit(rollout: SubmitRequest) -> Progress:
+    @v1.post("/submit", response_model=Progress, dependencies=open_step)
+    async def submit(rollout: SubmitRequest) -> Response:
         """Hand a rollout in. Handed in again, nothing changes."""
         session.submit(rollout)
-        return DONE
+        return _json(DONE)
 
     @v1.get(
         "/steps/{step}/advantages",
@@ -169,6 +170,11 @@ class _Slow:
         except Exception as error:
             self.session.ended = f"{self.name}: {type(error).__name__}: {error}"
             self.session.say(f"the run ends: {self.session.ended}")
+
+
+def _json(reply: Wire) -> Response:
+    """A reply as it is: it needs no second validation, and there are hundreds a second."""
+    return Response(reply.model_dump_json(), media_type="application/json")
 
 
 def _coded(progress: Progress, response: Response) -> Progress:
