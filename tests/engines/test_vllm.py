@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,7 +100,9 @@ ENGINE = {
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A tiny model with a tied output head, and the same after some steps."""
+    """A tiny model with a tied output head, and the same after some steps: as transformers saves it
+    (without the head) and as OpenRLHF exports it (with it)."""
+    from safetensors.torch import load_file, save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder = tmp_path_factory.mktemp("models")
@@ -110,9 +113,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
-    model.save_pretrained(folder / "frozen-000003")
-    AutoTokenizer.from_pretrained(old).save_pretrained(folder / "frozen-000003")
-    return {"old": old, "new": folder / "frozen-000003"}
+    model.save_pretrained(folder / "headless")
+    AutoTokenizer.from_pretrained(old).save_pretrained(folder / "headless")
+    new = shutil.copytree(folder / "headless", folder / "new")
+    weights = load_file(new / "model.safetensors")
+    assert "lm_head.weight" not in weights
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+    save_file(weights, new / "model.safetensors", metadata={"format": "pt"})
+    return {"old": old, "headless": folder / "headless", "new": new}
 
 
 @pytest.fixture
@@ -164,11 +172,20 @@ def test_the_frozen_policy(frozen: FrozenPolicy, models: dict[str, Path]) -> Non
         frozen.check_prompt("too long " * 60)
 
     # Other weights, in place; the server proves that it has them.
-    process = frozen._process
-    frozen.serve(models["new"], 3, prints_of(models["new"]))
-    assert frozen.version == 3
+    process, prints = frozen._process, prints_of(models["new"])
+    frozen.serve(models["new"], 2, prints)
+    assert frozen.version == 2
     assert frozen._process is process, "the weights were not taken in place"
-    assert frozen.sample(requests, seed=3) != first
+    second = frozen.sample(requests, seed=3)
+    assert second != first
+
+    # Without the head in the file, vLLM takes the weights and keeps the old head: it is started anew.
+    frozen.serve(models["old"], 2, prints_of(models["old"]))
+    process = frozen._process
+    frozen.serve(models["headless"], 3, prints)
+    assert frozen.version == 3
+    assert frozen._process is not process
+    assert frozen.sample(requests, seed=3) == second
 
     # Weights that are not what they are said to be are not sampled from.
     with pytest.raises(PolicyServerError, match="does not serve"):
