@@ -66,9 +66,11 @@ class Serve(Strict):
     """Endpoints that `harnessrl launch` starts before training. The others must be up already."""
 
     policy: PolicyServer = PolicyServer()
-    """The frozen policy; always started."""
+    """The frozen policy; started by the controller when it is first sampled."""
     judge: RoleServer | None = None
     """The server of `roles.judge`."""
+    oracle: RoleServer | None = None
+    """The server of `roles.oracle`."""
     evolver: RoleServer | None = None
     """The server of `roles.evolver`; when that is the judge's server, say nothing here."""
     timeout: Annotated[float, Field(gt=0.0)] = 1800.0
@@ -76,7 +78,7 @@ class Serve(Strict):
 
     def roles(self) -> dict[str, RoleServer]:
         """The roles with a server, by name."""
-        named = {"judge": self.judge, "evolver": self.evolver}
+        named = {"judge": self.judge, "oracle": self.oracle, "evolver": self.evolver}
         return {name: server for name, server in named.items() if server is not None}
 
 

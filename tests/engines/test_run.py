@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from conftest import free_port, python
+from conftest import python
 from harnessrl.memory.events import read_log
 from harnessrl.memory.records import Accepted, AnyRecord, Decision, Group, Probe, RunFinished
 from harnessrl.specs.tasks import Criterion
@@ -43,8 +44,7 @@ evolver:
   attribute: {{min_groups: 1, healthy_signal: 1.0}}
   critic: {{rollouts: 8, extended_rollouts: 16}}
 engine:
-  kind: openrlhf
-  device: cpu
+  kind: {kind}
   steps: 6
   tasks_per_step: 4
   group_size: 4
@@ -52,8 +52,6 @@ engine:
   max_prompt_tokens: 160
   learning_rate: 1e-3
   kl_coef: 0.01
-  serve: {{policy: {{port: {policy_port}}}}}
-  controller: {{port: {port}}}
 logging: {{folder: {runs}, checkpoint_every: 2, probe_samples: 2}}
 """
 ADDED = Criterion.model_validate(
@@ -118,9 +116,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     model = tiny.build_tiny_model(folder / "model")
     tiny.write_spec(folder, model)
     spec = folder / "engines.yaml"
-    spec.write_text(
-        SPEC.format(model=model, runs=folder / "runs", port=free_port(), policy_port=free_port())
-    )
+    spec.write_text(SPEC.format(model=model, runs=folder / "runs", kind="openrlhf"))
     script = folder / "run.sh"
     environment = os.environ | {"OPENRLHF_PYTHON": python(), "HF_HUB_OFFLINE": "1"}
     # The worker side of this checkout, for OpenRLHF's environment.
@@ -128,15 +124,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     link.parent.mkdir()
     link.symlink_to(Path(__file__).parents[2])
     environment["PYTHONPATH"] = str(link.parent)
-    command = [
-        sys.executable,
-        "-m",
-        "harnessrl.trainer.cli",
-        "launch",
-        str(spec),
-        "--script",
-        str(script),
-    ]
+    command = [sys.executable, "-m", "harnessrl.trainer.cli", "launch", str(spec)]
+    command += ["--device", "cpu", "--script", str(script)]
     made = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert made.returncode == 0, made.stderr
     run = RunFolder(folder / "runs" / "engines")
@@ -266,6 +255,38 @@ def test_the_critic_measured_on_the_frozen_policy(run: Run) -> None:
     assert tiny.rows(run.folder.metrics)[-1]["rollouts"]["critic"] >= 8
     # A look at step s is a look at the weights that came out of it.
     assert {(r.step + 1) % EVERY for r in measured} == {0}
+
+
+def test_the_same_spec_on_the_local_engine_leaves_the_same(run: Run) -> None:
+    """Only `engine.kind` is another."""
+    folder = run.folder.root.parents[1]
+    spec = folder / "local.yaml"
+    spec.write_text(SPEC.format(model=folder / "model", runs=folder / "local", kind="local"))
+    done = tiny.invoke("train", spec)
+    assert done.exit_code == 0, done.output
+    local = RunFolder(folder / "local" / "engines")
+    ours, theirs = ({path.name for path in f.root.iterdir()} for f in (local, run.folder))
+    assert ours <= theirs | {".lock"}
+    assert theirs - ours == {
+        "launch.sh",
+        "logs",
+        "openrlhf",
+        "policy-server.log",
+        "requests",
+        "submitted.jsonl",
+    }
+    rows = [tiny.rows(f.metrics) for f in (local, run.folder)]
+    assert {frozenset(row) for row in rows[0]} == {frozenset(row) for row in rows[1]}
+    types = [{row["type"] for row in tiny.rows(f.events)} for f in (local, run.folder)]
+    assert types[0] - types[1] <= {"no_proposal"}  # what the evolver finds is each run's own
+    headings = [re.findall(r"<h2[^>]*>(.*?)</h2>", f.report.read_text()) for f in (local, run.folder)]
+    assert headings[0] == headings[1]
+    # The first step's tasks and guidance depend on the seed alone.
+    first = [
+        [r["task_id"] for r in tiny.rows(f.events) if r["type"] == "group" and r["step"] == 0]
+        for f in (local, run.folder)
+    ]
+    assert first[0] == first[1]
 
 
 def test_nothing_is_left_running(run: Run) -> None:

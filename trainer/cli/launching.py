@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
 OPENRLHF_PYTHON = "OPENRLHF_PYTHON"
 
 
+class Device(StrEnum):
+    """`engine.device`."""
+
+    cuda = "cuda"
+    cpu = "cpu"
+
+
 def launch(
     spec: Annotated[Path, typer.Argument(metavar="SPEC", help="Run spec with engine.kind openrlhf.")],
     recipe: Annotated[
@@ -31,6 +39,9 @@ def launch(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the script; nothing is written.")
     ] = False,
+    device: Annotated[
+        Device | None, typer.Option(help="engine.device: `cpu` to try a spec out without a GPU.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
     seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run folder.")] = None,
@@ -47,11 +58,13 @@ def launch(
     Examples:
       harnessrl launch specs/qwen3.5-4b.yaml --dry-run
       harnessrl launch specs/smoke-1gpu.yaml
+      harnessrl launch my-spec.yaml --device cpu
       harnessrl launch specs/qwen3.5-9b.yaml --script run.sh && sbatch run.sh
     """
     options: dict[str, Any] = {}
-    if steps is not None:
-        options["engine"] = {"steps": steps}
+    engine: dict[str, Any] = {"device": None if device is None else device.value, "steps": steps}
+    if given := {key: value for key, value in engine.items() if value is not None}:
+        options["engine"] = given
     if seed is not None:
         options["seed"] = seed
     if name is not None:

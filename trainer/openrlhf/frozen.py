@@ -43,7 +43,8 @@ class PolicyServerError(PolicyError):
 
 
 class FrozenPolicy:
-    """`Policy` over the server. `version` counts the training steps in the weights it has proved."""
+    """`Policy` over the server. `version` counts the training steps in the weights it has proved; -1: it
+    has none of this run's yet."""
 
     def __init__(
         self, engine: OpenrlhfEngine, model: Path, chat: Chat, log: Path, version: int = 0
@@ -99,9 +100,14 @@ class FrozenPolicy:
         return samples
 
     def serve(self, folder: Path, version: int, prints: Sequence[Fingerprint]) -> None:
-        """Serve other weights, and make sure of it. Raises `PolicyServerError`."""
+        """Serve other weights, and make sure of it: by `prints`, or else by a fresh start.
+
+        Raises `PolicyServerError`.
+        """
         before = self.model
         self.model = folder
+        if not prints:
+            self.stop()
         if self._process is not None and self._process.poll() is None:
             self._reload()
             if self._distance(prints) > TOLERANCE:

@@ -81,7 +81,8 @@ def launch_script(spec: RunSpec, run: RunFolder, python: str, openrlhf_python: s
 
 def _key_envs(spec: RunSpec, engine: OpenrlhfEngine) -> set[str]:
     """The environment variables that hold the run's secrets."""
-    keys = {role.api_key_env for role in (spec.roles.judge, spec.roles.evolver) if role}
+    roles = (spec.roles.judge, spec.roles.oracle, spec.roles.evolver)
+    keys = {role.api_key_env for role in roles if role}
     return {name for name in (*keys, engine.controller.token_env) if name}
 
 

@@ -79,7 +79,11 @@ def serve(root: Path, host: str, port: int, resume: bool, say: Callable[[str], N
             set_back(run, past.checkpoint)
         model = resolve(spec.roles.policy.model)
         frozen = FrozenPolicy(
-            engine, model, _chat(model, engine), root / "policy-server.log", past.steps_done
+            engine,
+            model,
+            _chat(model, engine),
+            root / "policy-server.log",
+            0 if not past.steps_done else -1,
         )
         stack.callback(frozen.close)
         judges = stack.enter_context(ThreadPoolExecutor(JUDGING_THREADS, "judging"))
