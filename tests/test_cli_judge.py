@@ -151,39 +151,69 @@ def right(body: Body) -> Reply:
     return verdict(known.met)
 
 
-def preflight(folder: Path, endpoint: ScriptedEndpoint | None, model: str = "scripted") -> Any:
-    paths = tiny.write_spec(folder / "spec", folder)
+def preflight(
+    folder: Path, policy: Path, endpoint: ScriptedEndpoint | None, model: str = "scripted"
+) -> Any:
+    paths = tiny.write_spec(folder / "spec", policy)
     url = endpoint.base_url if endpoint else "http://127.0.0.1:9/v1"
     role = f"roles:\n  judge: {{base_urls: ['{url}'], model: {model}, retries: 0, timeout: 2}}\n"
     text = paths.spec.read_text().replace("roles:\n", role)
-    paths.spec.write_text(text.replace(f"model: {folder}", "model: smollm2-wheel"))
+    paths.spec.write_text(text)
     return tiny.invoke("validate", paths.spec, "--preflight")
 
 
-def test_a_good_judge_passes_the_preflight(tmp_path: Path) -> None:
+def test_a_good_judge_passes_the_preflight(tmp_path: Path, tiny_model: Path) -> None:
     with ScriptedEndpoint(right) as endpoint:
-        done = preflight(tmp_path, endpoint)
+        done = preflight(tmp_path, tiny_model, endpoint)
     assert done.exit_code == 0, done.output
     assert "serves scripted" in done.output and "FAIL" not in done.output
     assert done.output.count("known verdict") == len(KNOWN)
+    assert "ok    policy: the sampler: log-probabilities of" in done.output
 
 
-def test_a_gullible_judge_fails_it(tmp_path: Path) -> None:
+def test_a_policy_whose_copy_has_other_weights_fails_it(
+    tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from harnessrl.trainer.local import engine
+
+    def spoiled(model: Any) -> Any:
+        copy = frozen_copy(model)
+        next(copy.parameters()).data.mul_(3.0)
+        return copy
+
+    frozen_copy = engine._frozen_copy
+    monkeypatch.setattr(engine, "_frozen_copy", spoiled)
+    with ScriptedEndpoint(right) as endpoint:
+        done = preflight(tmp_path, tiny_model, endpoint)
+    assert done.exit_code == 1
+    assert "FAIL  policy: the sampler" in done.output
+
+
+def test_a_policy_that_cannot_be_had_fails_it(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "config.json").write_text("{}")
+    with ScriptedEndpoint(right) as endpoint:
+        done = preflight(tmp_path, tmp_path / "empty", endpoint)
+    assert done.exit_code == 1
+    assert "FAIL  policy: " in done.output and "cannot be loaded" in done.output
+
+
+def test_a_gullible_judge_fails_it(tmp_path: Path, tiny_model: Path) -> None:
     with ScriptedEndpoint(lambda body: verdict(True)) as endpoint:
-        done = preflight(tmp_path, endpoint)
+        done = preflight(tmp_path, tiny_model, endpoint)
     assert done.exit_code == 1
     assert "FAIL  judge known verdict: 'The response names a planet.'" in done.output
 
 
-def test_a_judge_without_structure_fails_it(tmp_path: Path) -> None:
+def test_a_judge_without_structure_fails_it(tmp_path: Path, tiny_model: Path) -> None:
     with ScriptedEndpoint(lambda body: Reply("met, I think")) as endpoint:
-        done = preflight(tmp_path, endpoint)
+        done = preflight(tmp_path, tiny_model, endpoint)
     assert done.exit_code == 1 and "FAIL  judge structured output" in done.output
 
 
-def test_a_model_that_is_not_served_and_a_dead_endpoint_fail_it(tmp_path: Path) -> None:
+def test_a_model_that_is_not_served_and_a_dead_endpoint_fail_it(tmp_path: Path, tiny_model: Path) -> None:
     with ScriptedEndpoint(right) as endpoint:
-        done = preflight(tmp_path, endpoint, model="other")
+        done = preflight(tmp_path, tiny_model, endpoint, model="other")
     assert done.exit_code == 1 and "no other; it serves scripted" in done.output
-    done = preflight(tmp_path, None)
+    done = preflight(tmp_path, tiny_model, None)
     assert done.exit_code == 1 and "no connection" in done.output

@@ -195,6 +195,18 @@ def test_the_frozen_policy(frozen: FrozenPolicy, models: dict[str, Path]) -> Non
     assert frozen.sample(requests, seed=3) == first
 
 
+def test_the_preflight_looks_at_the_served_policy(
+    models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENRLHF_PYTHON", python())
+    spec = tiny.write_spec(tmp_path, models["old"]).spec
+    text = spec.read_text().replace("kind: local", "kind: openrlhf\n  device: cpu")
+    spec.write_text(text.replace("  threads: 1\n", "").replace("learning_rate: 1e-3", "micro_batch: 4"))
+    done = tiny.invoke("validate", spec, "--preflight")
+    assert done.exit_code == 0, done.output
+    assert "ok    policy: the frozen policy's server: log-probabilities of" in done.output
+
+
 def test_a_port_that_is_taken(frozen: FrozenPolicy) -> None:
     import http.server
     import threading

@@ -12,6 +12,9 @@ import typer
 from .shared import BAD_INPUT, check_flags, check_policy, check_prompts, fail, load
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ...agents.scoring.preflight import Finding
     from ...specs.schema import RunSpec
 
 SPECS = Path(__file__).parent.parent.parent / "specs"
@@ -85,11 +88,12 @@ def _preflight(spec: RunSpec) -> None:
     from ...agents.scoring.preflight import look_at_endpoints, look_at_judge, look_at_oracle
     from ...agents.scoring.quality import asked_oracle
     from ...agents.usage import Usage
+    from ..preflight import look_at_policy
 
     endpoints = {"judge": spec.roles.judge, "oracle": spec.roles.oracle, "evolver": spec.roles.evolver}
     if not any(endpoints.values()):
         typer.echo("preflight: no role has an endpoint")
-    bad = 0
+    bad = _told(look_at_policy(spec))
     for name, endpoint in endpoints.items():
         if endpoint is None:
             continue
@@ -105,11 +109,18 @@ def _preflight(spec: RunSpec) -> None:
         if name == "evolver" and any(f.ok for f in findings):
             findings += look_at_evolver(role, spec)
         role.close()
-        for finding in findings:
-            bad += not finding.ok
-            typer.echo(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.what}: {finding.detail}")
+        bad += _told(findings)
     if bad:
         raise typer.Exit(1)
+
+
+def _told(findings: Iterable[Finding]) -> int:
+    """Print a line for each; how many of them are not as they should be."""
+    bad = 0
+    for finding in findings:
+        bad += not finding.ok
+        typer.echo(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.what}: {finding.detail}")
+    return bad
 
 
 def schema(

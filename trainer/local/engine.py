@@ -92,6 +92,11 @@ class Engine:
         """Training steps in the weights that `sample` uses."""
         return self._version
 
+    @property
+    def sampler(self) -> Any:
+        """The bf16 copy of the model that `sample` uses."""
+        return self._sampler
+
     def tokenize(self, prompt: str) -> list[int]:
         """Token ids of a user message in the chat template, up to where the response starts."""
         return self._chat.tokenize(prompt)

@@ -93,6 +93,16 @@ def sample_tokens(
     return responses
 
 
+@torch.no_grad()
+def sequence_logprobs(model: Any, ids: Sequence[int]) -> list[float]:
+    """Log-probabilities (nats) of a sequence's tokens but the first, at temperature 1."""
+    device = next(model.parameters()).device
+    ids_1T = torch.tensor([list(ids)], device=device)
+    logprobs_TV = torch.log_softmax(model(ids_1T).logits[0, :-1].float(), dim=-1)
+    found: list[float] = logprobs_TV.gather(-1, ids_1T[0, 1:, None])[:, 0].tolist()
+    return found
+
+
 def response_logprobs(
     model: Any,
     prompts: Sequence[Sequence[int]],

@@ -130,22 +130,30 @@ class FrozenPolicy:
 
     def _distance(self, prints: Sequence[Fingerprint]) -> float:
         """Mean difference (nats a token) between the server's log-probabilities and those given."""
-        differences: list[float] = []
-        for one in prints:
-            body = {
-                "model": NAME,
-                "prompt": one.token_ids,
-                "max_tokens": 1,
-                "temperature": 0.0,
-                "prompt_logprobs": 0,
-            }
-            reply = self._http.post("/v1/completions", json=body)
-            if reply.status_code != 200:
-                raise PolicyServerError(f"the frozen policy's server answers {reply.text[:300]}")
-            at_each: list[dict[str, Any]] = reply.json()["choices"][0]["prompt_logprobs"][1:]
-            for at, token, theirs in zip(at_each, one.token_ids[1:], one.logprobs, strict=True):
-                differences.append(abs(at[str(token)]["logprob"] - theirs))
+        differences = [
+            abs(ours - theirs)
+            for one in prints
+            for ours, theirs in zip(self.logprobs(one.token_ids), one.logprobs, strict=True)
+        ]
         return float(np.mean(differences)) if differences else 0.0
+
+    def logprobs(self, token_ids: Sequence[int]) -> list[float]:
+        """Log-probabilities (nats) of a sequence's tokens but the first, as served.
+
+        Raises `PolicyServerError`.
+        """
+        body = {
+            "model": NAME,
+            "prompt": list(token_ids),
+            "max_tokens": 1,
+            "temperature": 0.0,
+            "prompt_logprobs": 0,
+        }
+        reply = self._http.post("/v1/completions", json=body)
+        if reply.status_code != 200:
+            raise PolicyServerError(f"the frozen policy's server answers {reply.text[:300]}")
+        at_each: list[dict[str, Any]] = reply.json()["choices"][0]["prompt_logprobs"][1:]
+        return [at[str(token)]["logprob"] for at, token in zip(at_each, token_ids[1:], strict=True)]
 
     def _start(self) -> None:
         """Start the server, unless it runs. Raises `PolicyServerError`."""

@@ -1,0 +1,104 @@
+"""Is the policy that will be sampled the one whose weights are meant? Looked at before anything is spent."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..agents.policy import PolicyError, PromptError, Request, Sample
+from ..agents.scoring.preflight import Finding
+from ..specs.engines import LocalEngine
+from ..specs.openrlhf import OpenrlhfEngine
+from ..specs.schema import RunSpec
+
+PROMPT = "Say what a good walk is like, in a sentence or two."
+SAMPLES = 4
+#: Mean difference of log-probabilities (nats a token) that bf16 may make; other weights make more.
+TOLERANCE = 0.05
+
+
+def look_at_policy(spec: RunSpec) -> Iterator[Finding]:
+    """Samples some responses as the critic would, and asks the weights themselves about them."""
+    engine = spec.engine
+    if isinstance(engine, LocalEngine):
+        yield from _local(spec, engine)
+    elif isinstance(engine, OpenrlhfEngine):
+        yield from _served(spec, engine)
+
+
+def _local(spec: RunSpec, engine: LocalEngine) -> Iterator[Finding]:
+    from .local.engine import Engine
+    from .local.model import PolicyNotFoundError, load, resolve
+
+    try:
+        model, tokenizer = load(resolve(spec.roles.policy.model))
+    except PolicyNotFoundError as error:
+        yield Finding("policy", False, str(error))
+        return
+    policy = Engine(model, tokenizer, engine)
+    try:
+        samples = policy.sample(_requests(), spec.seed)
+    except PromptError as error:
+        yield Finding("policy", False, str(error))
+        return
+    sequences = _sequences(policy.tokenize(PROMPT), samples)
+    served = _logprobs(policy.sampler, sequences)
+    yield _compared("the sampler", served, _logprobs(policy.model, sequences))
+
+
+def _served(spec: RunSpec, engine: OpenrlhfEngine) -> Iterator[Finding]:
+    """The frozen policy's own server, started for this and ended."""
+    from .chat import Chat
+    from .local.model import PolicyNotFoundError, load, resolve
+    from .openrlhf.frozen import FrozenPolicy
+
+    try:
+        folder = resolve(spec.roles.policy.model)
+        model, tokenizer = load(folder)
+    except PolicyNotFoundError as error:
+        yield Finding("policy", False, str(error))
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        log = Path(scratch) / "server.log"
+        policy = FrozenPolicy(engine, folder, Chat(tokenizer, engine.max_prompt_tokens), log)
+        try:
+            samples = policy.sample(_requests(), spec.seed)
+            sequences = _sequences(policy.chat.tokenize(PROMPT), samples)
+            served = [policy.logprobs(sequence) for sequence in sequences]
+        except (PolicyError, PromptError) as error:
+            last = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
+            yield Finding("policy", False, "; ".join([str(error), *last]))
+            return
+        finally:
+            policy.close()
+    yield _compared("the frozen policy's server", served, _logprobs(model, sequences))
+
+
+def _requests() -> list[Request]:
+    return [Request(PROMPT, ("preflight", n)) for n in range(SAMPLES)]
+
+
+def _sequences(prompt: Sequence[int], samples: Sequence[Sample]) -> list[list[int]]:
+    return [[*prompt, *sample.token_ids] for sample in samples]
+
+
+def _logprobs(model: Any, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+    """Log-probabilities (nats) of each sequence's tokens but the first, by a torch model."""
+    from .local.generate import sequence_logprobs
+
+    return [sequence_logprobs(model, sequence) for sequence in sequences]
+
+
+def _compared(who: str, served: list[list[float]], weights: list[list[float]]) -> Finding:
+    pairs = [
+        abs(ours - theirs)
+        for row, others in zip(served, weights, strict=True)
+        for ours, theirs in zip(row, others, strict=True)
+    ]
+    distance = sum(pairs) / len(pairs)
+    told = (
+        f"log-probabilities of {len(pairs)} tokens are {distance:.4f} nats from the weights' on average"
+    )
+    return Finding(f"policy: {who}", distance <= TOLERANCE, f"{told} (at most {TOLERANCE:g})")
