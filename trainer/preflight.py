@@ -1,4 +1,4 @@
-"""Is the policy that will be sampled the one whose weights are meant? Looked at before anything is spent."""
+"""Is the policy that is sampled the one whose weights are meant? Looked at before anything is spent."""
 
 from __future__ import annotations
 
