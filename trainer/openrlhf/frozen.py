@@ -234,6 +234,9 @@ def server_command(engine: OpenrlhfEngine, model: Path) -> list[str]:
         flags["tensor-parallel-size"] = len(engine.policy_gpus)
     else:
         flags["enforce-eager"] = True
+        # vLLM 0.29 cannot take a seeded request's prompt in pieces on a CPU: its engine would die of it.
+        flags["no-enable-chunked-prefill"] = True
+        flags["max-num-batched-tokens"] = max(2048, flags["max-model-len"])
     argv = [os.environ.get(PYTHON_ENV) or sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     for name, value in {**flags, **server.args}.items():
         if value is True:
