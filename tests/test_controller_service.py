@@ -292,7 +292,11 @@ def test_killed_between_the_records_of_a_step(service: Service) -> None:
 
 def test_a_checkpoint_counts_the_trainers_steps_and_is_gone_back_to(service: Service) -> None:
     service.take(0)
-    service.ask("POST", "/v1/steps/1/saved", {"path": "/somewhere/ckpt", "tag": "global_step1"})
+    theirs = service.run.openrlhf / "checkpoints"
+    for tag in ("global_step1", "global_step2"):
+        (theirs / "_actor" / tag).mkdir(parents=True)
+    (theirs / "_actor" / "latest").write_text("global_step2")  # the controller did not hear of it
+    service.ask("POST", "/v1/steps/1/saved", {"path": str(theirs), "tag": "global_step1"})
     found = latest_checkpoint(service.run)
     assert found is not None
     assert found[0] == 1
@@ -300,9 +304,36 @@ def test_a_checkpoint_counts_the_trainers_steps_and_is_gone_back_to(service: Ser
     second = service.take(1)
     service.kill(signal.SIGTERM)
     service.start("--resume")
+    assert (theirs / "_actor" / "latest").read_text() == "global_step1"
     assert service.ask("GET", "/v1/state")["steps_done"] == 1
     assert service.take(1) == second
     assert [row["step"] for row in tiny.rows(service.run.metrics)] == [0, 1]
+
+
+def test_a_checkpoint_that_is_gone_is_told(service: Service) -> None:
+    service.take(0)
+    service.ask("POST", "/v1/steps/1/saved", {"path": "/nowhere", "tag": "global_step1"})
+    service.kill(signal.SIGTERM)
+    command = [
+        sys.executable,
+        "-m",
+        "harnessrl.trainer.openrlhf.serve",
+        str(service.run.root),
+        "--resume",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "/nowhere/_actor/global_step1: gone" in done.stderr
+
+
+def test_without_a_checkpoint_all_begins_anew(service: Service) -> None:
+    service.take(0)
+    theirs = service.run.openrlhf / "checkpoints" / "_actor" / "global_step1"
+    theirs.mkdir(parents=True)
+    service.kill()
+    service.start("--resume")
+    assert service.ask("GET", "/v1/state")["steps_done"] == 0
+    assert not theirs.exists()
 
 
 def test_two_controllers_at_once(service: Service) -> None:

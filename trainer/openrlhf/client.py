@@ -121,6 +121,10 @@ class Client:
         """Where the run stands. Raises `ControllerError`."""
         return _read(self._send("GET", "/v1/state"), StateReply)
 
+    def begin(self) -> None:
+        """Training starts up; what has to be measured before it begins. Raises `ControllerError`."""
+        _read(self._send("POST", "/v1/begin"), Progress)
+
     def advantages(self, step: int) -> AdvantagesReply:
         """A step's advantages, once all its rollouts are judged. Raises `ControllerError`."""
         return _read(self._done("GET", f"/v1/steps/{step}/advantages"), AdvantagesReply)

@@ -7,9 +7,8 @@ sense now; 410 the run has ended; 503 busy between two steps, try again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
@@ -40,11 +39,6 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
     """The service's app. With a `token`, every request but `/health` carries it as its bearer token."""
     slow = _Slow(session)
 
-    @contextlib.asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        slow.start("the probe before training", lambda: session.begin(with_probe))
-        yield
-
     async def authorised(request: Request) -> None:
         given = request.headers.get("authorization", "").removeprefix("Bearer ")
         if token is not None and not secrets.compare_digest(given.encode(), token.encode()):
@@ -57,7 +51,6 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
     app = FastAPI(
         title="HarnessRL controller",
         description="What each rollout of a run is, and what it is worth.",
-        lifespan=lifespan,
     )
     v1 = APIRouter(prefix="/v1", dependencies=[Depends(authorised)])
     open_step = [Depends(between_steps)]
@@ -79,6 +72,12 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
     async def state() -> StateReply:
         """Where the run stands."""
         return session.state()
+
+    @v1.post("/begin")
+    async def begin(response: Response) -> Progress:
+        """Training starts up, so every endpoint is there: the probe before it starts too."""
+        slow.start("the probe before training", lambda: session.begin(with_probe))
+        return _coded(WORKING if slow.running else DONE, response)
 
     @v1.post("/claim", response_model=ClaimReply, dependencies=open_step)
     async def claim(where: SlotSample) -> Response:
