@@ -109,6 +109,18 @@ class Diagnosis(Record):
     rival: str | None = None  # another failure class, which the pairs do not tell from the largest one
     attribution: Attribution | None = None  # None: nobody but statistics was asked
 
+    @property
+    def attributed(self) -> str:
+        """Who attributed and why, on one line; empty where statistics alone were asked."""
+        said = self.attribution
+        if said is None:
+            return ""
+        order = ", ".join(said.interfaces)
+        if said.by == "statistics":
+            return f"left to statistics ({order}): {said.rationale}"
+        meant = f"{said.failure}: {order}" if said.failure != self.failure else order
+        return f"{self.interfaces[0]} first, says the evolver (statistics: {meant}): {said.rationale}"
+
 
 class Measurement(BaseModel):
     """What the critic measured. Signals are signal rates (c, g) or expected signal (p), in [0, 1]."""
