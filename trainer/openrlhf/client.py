@@ -18,6 +18,7 @@ from .wire import (
     ClaimReply,
     PolicyFolder,
     Progress,
+    RedrawReply,
     Saved,
     SlotSample,
     StateReply,
@@ -120,6 +121,10 @@ class Client:
     def state(self) -> StateReply:
         """Where the run stands. Raises `ControllerError`."""
         return _read(self._send("GET", "/v1/state"), StateReply)
+
+    def redraw(self, step: int) -> RedrawReply:
+        """Which slots to roll out anew, once all rollouts are judged. Raises `ControllerError`."""
+        return _read(self._done("POST", f"/v1/steps/{step}/redraw"), RedrawReply)
 
     def advantages(self, step: int) -> AdvantagesReply:
         """A step's advantages, once all its rollouts are judged. Raises `ControllerError`."""
