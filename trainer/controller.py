@@ -150,11 +150,11 @@ class Controller:
         return new
 
     def redraw(self, step: int) -> list[Claim]:
-        """Give slots whose rewards tie to other tasks (`interfaces.p.redraws`): what to roll out anew.
+        """Fill slots whose rewards tie again, with other tasks (`interfaces.p.redraws`).
 
-        Waits for the judging. [] when there is nothing to do: the step stands. Asked again before the
-        rollouts are in, the same answer. Raises `ClaimError` while rollouts of the first attempt are
-        missing.
+        Says what to roll out; [] when the step stands. Waits for the judging. Asked again before those
+        rollouts are in, it is the same answer. Raises `ClaimError` while rollouts of the first attempts
+        are missing.
         """
         if not self.spec.interfaces.p.redraws:
             return []

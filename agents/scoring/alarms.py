@@ -81,8 +81,8 @@ def oracle_alarms(groups: Sequence[Group], causes: Mapping[str, int]) -> Iterato
 def tied_alarms(tied_T: Sequence[int], slots: int, redraws: int) -> Iterator[Alarm]:
     """Did slots stay tied after all their redraws? `tied_T`: how many of `slots`, in each of T steps."""
     if n := sum(tied_T):
-        told = f"in the last {len(tied_T)} steps {n} of {len(tied_T) * slots} slots still tied after"
-        yield Alarm("redraw", "run", f"{told} {redraws} redraws: they stay in the batch and teach nothing")
+        told = f"in the last {len(tied_T)} steps {n} of {len(tied_T) * slots} slots still tied"
+        yield Alarm("redraw", "run", f"{told} after {redraws} redraws: they stay, and teach nothing")
 
 
 @dataclass(frozen=True)
