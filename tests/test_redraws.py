@@ -13,6 +13,7 @@ import pytest
 import tiny
 from harnessrl.agents.policy import Sample
 from harnessrl.memory.records import Group
+from harnessrl.specs.updates import Pause
 from harnessrl.trainer import train
 from harnessrl.trainer.controller import ClaimError, Controller
 from harnessrl.trainer.engine import Example, UpdateStats
@@ -57,7 +58,7 @@ def finish(world: World, step: int) -> dict[str, Any]:
 
 
 def make(folder: Path, redraws: int = 2, **changes: Any) -> World:
-    return World(folder, interfaces={"p": {"redraws": redraws}}, **changes)
+    return World(folder, **{"interfaces": {"p": {"redraws": redraws}}, **changes})
 
 
 @pytest.mark.parametrize("at", [LOW, MID, HIGH])
@@ -120,6 +121,19 @@ def test_the_batch_never_shrinks_and_redraws_end(
 def kept(rounds: Sequence[Sequence[Claim]]) -> list[Claim]:
     """What stands in each slot in the end."""
     return list({claim.slot: claim for claims in rounds for claim in claims}.values())
+
+
+def test_a_paused_task_takes_no_place_but_where_all_are_paused(tmp_path: Path) -> None:
+    world = make(tmp_path, 3, interfaces={"p": {"redraws": 3, "paused_weight": 0.5}})
+    pause = Pause(task_ids=("dog", "letters", "words"), rationale="")
+    world.evolver.plan = {0: [pause]}
+    world.play(0)
+    rolled_out = set()
+    for step in range(1, 5):
+        for claims in roll_out(world, step, tied_until({0: 9, 1: 9}))[1:]:
+            rolled_out |= {c.task_id for c in claims}
+        finish(world, step)
+    assert rolled_out == {"fox", "letters", "words"}
 
 
 def test_by_default_every_group_stays(tmp_path: Path) -> None:

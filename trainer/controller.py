@@ -175,8 +175,7 @@ class Controller:
     def refill(self, step: int, slots: Sequence[int]) -> list[Claim]:
         """Set the complete groups in these slots aside, as evidence, and claim another task for each.
 
-        The tasks follow from the seed and from what the step holds. They are of the same domains: what
-        ties moves no mass between domains.
+        The tasks follow from the seed and from what the step holds.
         """
         aside = self._aside.setdefault(step, [])
         groups = [self._groups[step, slot] for slot in slots]
@@ -185,12 +184,10 @@ class Controller:
             aside.append(group)
         tied = {group.claim.task_id for group in aside}
         seen = tied | {group.claim.task_id for group in self._step_groups(step)}
-        chances = self._chances()
         for group in groups:
             slot, attempt = group.claim.slot, group.claim.attempt + 1
             rng = stream(self.spec.seed, "redraw", step, slot, attempt)
-            p = {i: chances[i] for i in chances if self._domain_of(i) == self._domain(group)}
-            task_id = draw_another(p, seen, tied, rng)
+            task_id = draw_another(self._substitutes(self._domain(group)), seen, tied, rng)
             seen.add(task_id)
             self._groups[step, slot] = self._opened(step, slot, task_id, attempt)
         return [self._groups[step, slot].claim for slot in slots]
@@ -298,6 +295,14 @@ class Controller:
         """p_t of every task."""
         p = self.spec.interfaces.p
         return probabilities(self.harness, p.domain_shares, p.paused_weight)
+
+    def _substitutes(self, domain: str) -> dict[str, float]:
+        """p_t of what may take the place of a tied group of a domain: no update on p is undone by it.
+
+        Of the same domain, so that no mass moves between domains; paused tasks only where all are.
+        """
+        p = {i: chance for i, chance in self._chances().items() if self._domain_of(i) == domain}
+        return {i: chance for i, chance in p.items() if not self.harness.of(i).paused} or p
 
     def _redrawn(self, step: int) -> list[Claim]:
         """The claims of the newest round of redraws, if rollouts of it are missing."""
