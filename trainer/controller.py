@@ -150,7 +150,7 @@ class Controller:
         return new
 
     def redraw(self, step: int) -> list[Claim]:
-        """Fill slots whose rewards tie again, with other tasks (`interfaces.p.redraws`).
+        """Fill slots anew whose rewards tie, with other tasks (`interfaces.p.redraws`).
 
         Says what to roll out; [] when the step stands. Waits for the judging. Asked again before those
         rollouts are in, it is the same answer. Raises `ClaimError` while rollouts of the first attempts
