@@ -81,6 +81,9 @@ class Group(Record):
     met: dict[str, list[bool | None]]  # criterion id -> verdicts
     collapse: Collapse
     pairs: dict[PairClass, int]
+    #: Its rewards tied and its slot was filled again (`interfaces.p.redraws`): evidence, but in no loss.
+    #: Such groups of a step have the slots S, S + 1, ...
+    set_aside: bool = False
 
 
 class Attribution(BaseModel):

@@ -33,6 +33,9 @@ class SamplingInterface(Strict):
     """Weight of a paused task (an ordinary one has 1): the floor that re-probes it."""
     min_effective_tasks: Annotated[float, Field(ge=1.0)] = 6.0
     """A change of p that leaves fewer effective tasks (1 / sum p^2) is rejected."""
+    redraws: Annotated[int, Field(ge=0)] = 0
+    """A slot whose rewards tie carries no gradient: it is filled again, with another task of the same
+    domain, at most so many times a step; after that the tied group stays. 0: every group stays."""
 
 
 class GuidanceInterface(Strict):

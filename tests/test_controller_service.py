@@ -38,7 +38,7 @@ seed: 3
 tasks: {{files: [texts/animals.yaml]}}
 roles: {{policy: {{model: {model}}}}}
 interfaces:
-  p: {{evolve: false}}
+  p: {{evolve: false, redraws: {redraws}}}
   g: {{evolve: false, mismatch: ignore, start: [{{field: skill, lines: [be brief], share: 0.5}}]}}
   c: {{evolve: false}}
 engine:
@@ -97,15 +97,17 @@ class Service:
             return reply.json()
         raise AssertionError(f"{path}: still busy")
 
-    def claim(self, step: int, slot: int, sample: int, expect: int = 200) -> Any:
+    def claim(self, step: int, slot: int, sample: int, attempt: int = 0, expect: int = 200) -> Any:
         """What a rollout is."""
-        where = {"step": step, "slot": slot, "sample": sample}
+        where = {"step": step, "slot": slot, "sample": sample, "attempt": attempt}
         return self.ask("POST", "/v1/claim", where, expect)
 
-    def submit(self, step: int, slot: int, sample: int, text: str, expect: int = 200) -> Any:
+    def submit(
+        self, step: int, slot: int, sample: int, text: str, attempt: int = 0, expect: int = 200
+    ) -> Any:
         """Hand a rollout in."""
         ids = list(range(len(text.split())))
-        where = {"step": step, "slot": slot, "sample": sample}
+        where = {"step": step, "slot": slot, "sample": sample, "attempt": attempt}
         body = {**where, "text": text, "token_ids": ids, "finished": True}
         return self.ask("POST", "/v1/submit", body, expect)
 
@@ -138,9 +140,9 @@ def root(tmp_path: Path, tiny_model: Path) -> Path:
     return make_run(tmp_path / "one", tiny_model)
 
 
-def make_run(folder: Path, model: Path) -> Path:
+def make_run(folder: Path, model: Path, redraws: int = 0) -> Path:
     tiny.write_spec(folder, model)
-    (folder / "served.yaml").write_text(SPEC.format(model=model))
+    (folder / "served.yaml").write_text(SPEC.format(model=model, redraws=redraws))
     loaded = load_run_spec(folder / "served.yaml", None, {})
     run = RunFolder(folder / "run")
     run.root.mkdir()
@@ -306,6 +308,7 @@ def test_a_checkpoint_counts_the_trainers_steps_and_is_gone_back_to(service: Ser
     service.start("--resume")
     assert (theirs / "_actor" / "latest").read_text() == "global_step1"
     assert service.ask("GET", "/v1/state")["steps_done"] == 1
+    service.submit(1, 0, 0, "not claimed since then", expect=409)
     assert service.take(1) == second
     assert [row["step"] for row in tiny.rows(service.run.metrics)] == [0, 1]
 
@@ -341,3 +344,82 @@ def test_two_controllers_at_once(service: Service) -> None:
     second = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert second.returncode == 2
     assert "another process" in second.stderr
+
+
+# --- redraws --------------------------------------------------------------------------------------
+
+
+def text_of_attempt(slot: int, sample: int, attempt: int) -> str:
+    """Slot 0 ties twice, slot 1 not at all."""
+    return "no" if slot == 0 and attempt < 2 else ["no", "see a fox jump"][sample % 2]
+
+
+def redraw(service: Service, step: int) -> tuple[list[int], int]:
+    found = service.ask("POST", f"/v1/steps/{step}/redraw")
+    return found["slots"], found["attempt"]
+
+
+def fill(service: Service, step: int, slot: int, attempt: int, samples: range = range(GROUP)) -> None:
+    for i in samples:
+        service.claim(step, slot, i, attempt)
+        service.submit(step, slot, i, text_of_attempt(slot, i, attempt), attempt)
+
+
+def test_tied_slots_are_redrawn_and_a_kill_changes_nothing(tmp_path: Path, tiny_model: Path) -> None:
+    services = [Service(make_run(tmp_path / name, tiny_model, redraws=2)) for name in ("one", "two")]
+    for service, killed in zip(services, (True, False), strict=True):
+
+        def seam(service: Service = service, killed: bool = killed) -> None:
+            if killed:
+                service.kill()
+                service.start()
+
+        service.start()
+        try:
+            fill(service, 0, 0, 0)
+            fill(service, 0, 1, 0, range(3))
+            reply = service.http.get("/v1/steps/0/advantages", timeout=60)
+            assert reply.status_code == 202  # a rollout is out
+            fill(service, 0, 1, 0, range(3, 4))
+            assert redraw(service, 0) == redraw(service, 0) == ([0], 1)
+            first = service.claim(0, 0, 0, 1)
+            seam()
+            assert redraw(service, 0) == ([0], 1)
+            assert service.claim(0, 0, 0, 1) == first
+            service.claim(0, 0, 0, 0, expect=409)
+            service.claim(0, 0, 0, 2, expect=409)
+            service.submit(0, 0, 0, "of the attempt that was set aside", 0)
+            service.submit(0, 0, 0, "of an attempt to come", 2, expect=409)
+            fill(service, 0, 0, 1, range(2))
+            seam()
+            fill(service, 0, 0, 1, range(2, 4))
+            assert redraw(service, 0) == ([0], 2)
+            seam()
+            fill(service, 0, 0, 2)
+            seam()
+            assert redraw(service, 0) == ([], 0)
+            found = service.ask("GET", "/v1/steps/0/advantages")
+            assert [any(row) for row in found["advantages"]] == [True, True]
+            service.ask("POST", "/v1/steps/0/done", REPORT)
+            service.ask("POST", "/v1/steps/0/redraw", expect=409)
+        finally:
+            service.kill()
+    ours, theirs = (tiny.timeless(tiny.rows(s.run.metrics)) for s in services)
+    assert ours == theirs
+    assert (ours[0]["redrawn"], ours[0]["tied_in_batch"]) == (2, 0)
+    assert ours[0]["rollouts"]["train"] == (SLOTS + 2) * GROUP
+    groups = [[r for r in tiny.rows(s.run.events) if r["type"] == "group"] for s in services]
+    assert groups[0] == groups[1]
+    assert [(g["slot"], g["set_aside"]) for g in groups[0]] == [
+        (0, False),
+        (1, False),
+        (2, True),
+        (3, True),
+    ]
+    assert [p.read_text() for p in services[0].run.rollouts.iterdir()] == [
+        p.read_text() for p in services[1].run.rollouts.iterdir()
+    ]
+
+
+def test_without_redraws_no_engine_waits_for_the_judging(service: Service) -> None:
+    assert redraw(service, 0) == ([], 0)

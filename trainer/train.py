@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
 from ..agents.policy import Sample
@@ -66,13 +67,21 @@ def train(
         stopping = False
         while step < spec.engine.steps and not stopping:
             lap = _Laps()
-            # Sample tasks ~ p_t and roll out pi_t(. | x, g_t).
+            batch: dict[int, tuple[Claim, list[Sample]]] = {}  # slot -> its claim and G responses
+            # Sample tasks ~ p_t and roll out pi_t(. | x, g_t) ...
             claims = controller.claim(step, range(spec.engine.tasks_per_step))
-            requests = [request for claim in claims for request in claim.requests]
-            responses = policy.sample(requests, spec.seed)
-            lap("rollout")
-            # Judge with c_t. Rewards and advantages are the controller's.
-            controller.submit(_submissions(claims, responses))
+            while claims:
+                requests = [request for claim in claims for request in claim.requests]
+                responses = policy.sample(requests, spec.seed)
+                batch |= _by_slot(claims, responses)
+                lap("rollout")
+                # ... judge with c_t, and fill slots that carry no gradient again.
+                controller.submit(_submissions(claims, responses))
+                claims = controller.redraw(step)
+                lap("score")
+            claims = [claim for claim, _ in batch.values()]
+            responses = [response for _, samples in batch.values() for response in samples]
+            # Rewards and advantages are the controller's.
             advantages_SG = controller.advantages(step)
             lap("score")
             # GRPO update, by default under the plain prompt.
@@ -130,9 +139,17 @@ def cannot_judge(rows: Sequence[dict[str, Any]], spec: RunSpec) -> str | None:
 def _submissions(claims: Sequence[Claim], responses: Sequence[Sample]) -> list[Submission]:
     places = [(claim, i) for claim in claims for i in range(len(claim.requests))]
     return [
-        Submission(claim.step, claim.slot, i, response)
+        Submission(claim.step, claim.slot, i, response, claim.attempt)
         for (claim, i), response in zip(places, responses, strict=True)
     ]
+
+
+def _by_slot(
+    claims: Sequence[Claim], responses: Sequence[Sample]
+) -> dict[int, tuple[Claim, list[Sample]]]:
+    """Claims with their own responses, in order."""
+    left = iter(responses)
+    return {claim.slot: (claim, list(islice(left, len(claim.requests)))) for claim in claims}
 
 
 def _examples(
@@ -173,7 +190,7 @@ def _save(run: RunFolder, step: int, parts: Parts, engine: TrainingEngine) -> No
 
 
 class _Laps:
-    """Wall seconds of the parts of a step: `lap("train")` books the time since the last lap."""
+    """Wall seconds of the parts of a step: `lap("train")` adds the time since the last lap to them."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -181,5 +198,5 @@ class _Laps:
 
     def __call__(self, name: str) -> None:
         now = time.monotonic()
-        self.seconds[name] = now - self._last
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
         self._last = now

@@ -18,6 +18,7 @@ from .wire import (
     ClaimReply,
     PolicyFolder,
     Progress,
+    RedrawReply,
     Saved,
     SlotSample,
     StateReply,
@@ -124,6 +125,10 @@ class Client:
     def begin(self) -> None:
         """Training starts up; what has to be measured before it begins. Raises `ControllerError`."""
         _read(self._send("POST", "/v1/begin"), Progress)
+
+    def redraw(self, step: int) -> RedrawReply:
+        """Which slots to roll out anew, once all rollouts are judged. Raises `ControllerError`."""
+        return _read(self._done("POST", f"/v1/steps/{step}/redraw"), RedrawReply)
 
     def advantages(self, step: int) -> AdvantagesReply:
         """A step's advantages, once all its rollouts are judged. Raises `ControllerError`."""

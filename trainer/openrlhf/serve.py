@@ -102,8 +102,10 @@ def serve(root: Path, host: str, port: int, resume: bool, say: Callable[[str], N
 def set_back(run: RunFolder, checkpoint: Path | None) -> None:
     """Let OpenRLHF go on from the controller's checkpoint: it may have one that the controller missed.
 
+    What it handed in for the step after that it will roll out again.
     Raises `StoredError` if that is gone.
     """
+    run.submitted.unlink(missing_ok=True)
     if checkpoint is None:
         shutil.rmtree(run.openrlhf / "checkpoints", ignore_errors=True)
         return

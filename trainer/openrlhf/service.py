@@ -21,6 +21,7 @@ from .wire import (
     ClaimReply,
     PolicyFolder,
     Progress,
+    RedrawReply,
     Saved,
     SlotSample,
     StateReply,
@@ -90,6 +91,19 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
         session.submit(rollout)
         return _json(DONE)
 
+    @v1.post(
+        "/steps/{step}/redraw",
+        response_model=RedrawReply,
+        responses={202: {"model": Progress}},
+        dependencies=open_step,
+    )
+    async def redraw(step: int) -> Any:
+        """Which slots to roll out anew, once everything is in and judged. None: the step stands.
+
+        Asked again before their rollouts are in, the same.
+        """
+        return await _held(lambda: session.redraw(step))
+
     @v1.get(
         "/steps/{step}/advantages",
         response_model=AdvantagesReply,
@@ -98,12 +112,7 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
     )
     async def advantages(step: int) -> Any:
         """Advantages and rewards of a step, once everything is in and judged."""
-        until = asyncio.get_running_loop().time() + HOLD
-        while (found := session.advantages(step)) is None:
-            if asyncio.get_running_loop().time() > until:
-                return JSONResponse(WORKING.model_dump(), 202)
-            await asyncio.sleep(0.02)
-        return found
+        return await _held(lambda: session.advantages(step))
 
     @v1.post("/steps/{step}/done")
     async def step_done(step: int, report: StepReport, response: Response) -> Progress:
@@ -169,6 +178,16 @@ class _Slow:
         except Exception as error:
             self.session.ended = f"{self.name}: {type(error).__name__}: {error}"
             self.session.say(f"the run ends: {self.session.ended}")
+
+
+async def _held(ask: Callable[[], Wire | None]) -> Wire | JSONResponse:
+    """Ask until there is an answer, or for so long that the answer is "working"."""
+    until = asyncio.get_running_loop().time() + HOLD
+    while (found := ask()) is None:
+        if asyncio.get_running_loop().time() > until:
+            return JSONResponse(WORKING.model_dump(), 202)
+        await asyncio.sleep(0.02)
+    return found
 
 
 def _json(reply: Wire) -> Response:

@@ -15,7 +15,7 @@ from typing import Protocol
 from ...agents.policy import Policy, Sample
 from ...agents.scoring.diagnosis import as_known
 from ...memory.events import complete_lines
-from ...memory.files import write_atomic
+from ...memory.files import drop_unfinished_line, write_atomic
 from ...memory.records import RunFinished
 from ...specs.engines import GrpoEngine
 from ...specs.schema import RunSpec
@@ -32,6 +32,7 @@ from .wire import (
     ClaimReply,
     Fingerprint,
     PolicyFolder,
+    RedrawReply,
     Saved,
     SlotSample,
     StateReply,
@@ -75,9 +76,8 @@ class Session:
         self.finished = False
         self.ended: str | None = None  # why nothing more can be done
         # What was handed in for the open step survives a restart of the controller.
-        self._journal_path = run.root / "submitted.jsonl"
         self._replay()
-        self._journal = self._journal_path.open("a", encoding="utf-8")
+        self._journal = run.submitted.open("a", encoding="utf-8")
 
     def begin(self, with_probe: bool) -> None:
         """Before the first step."""
@@ -105,6 +105,11 @@ class Session:
                 f"with samples 0 to {size - 1}"
             )
         claim = self.parts.controller.claim(where.step, [where.slot])[0]
+        if where.attempt != claim.attempt:
+            raise ClaimError(
+                f"step {where.step}, slot {where.slot}: attempt {where.attempt}, and the open one is "
+                f"{claim.attempt}"
+            )
         g = self.spec.interfaces.g
         prompt = claim.requests[where.sample].prompt
         return ClaimReply(
@@ -120,8 +125,28 @@ class Session:
         """Take a rollout in; again, it changes nothing. Raises `ClaimError` or `RunEndedError`."""
         self.alive()
         if self._take(rollout):
-            self._journal.write(rollout.model_dump_json() + "\n")
-            self._journal.flush()  # a killed process loses nothing that was acknowledged
+            self._write(rollout)
+
+    def redraw(self, step: int) -> RedrawReply | None:
+        """Which slots to roll out anew, or None while rollouts are out or being judged.
+
+        Raises `ClaimError` or `RunEndedError`.
+        """
+        self.alive()
+        if step != self.step:
+            raise ClaimError(f"a redraw in step {step}: the open step is {self.step}")
+        controller = self.parts.controller
+        if not self.spec.interfaces.p.redraws:
+            return RedrawReply(step=step, slots=[], attempt=0)
+        fresh = controller.is_judged(step)
+        if not fresh and not controller.can_redraw(step):
+            return None
+        claims = controller.redraw(step)
+        attempt = claims[0].attempt if claims else 0
+        reply = RedrawReply(step=step, slots=[claim.slot for claim in claims], attempt=attempt)
+        if claims and fresh:
+            self._write(reply)
+        return reply
 
     def advantages(self, step: int) -> AdvantagesReply | None:
         """A step's advantages and rewards, or None while rollouts are out or being judged."""
@@ -208,22 +233,35 @@ class Session:
         """Let go of files."""
         self._journal.close()
 
+    def _write(self, line: SubmitRequest | RedrawReply) -> None:
+        """Into the journal: a killed process loses nothing that was acknowledged."""
+        self._journal.write(line.model_dump_json() + "\n")
+        self._journal.flush()
+
     def _take(self, rollout: SubmitRequest) -> bool:
         """Hand a rollout to the controller; false if it was there already."""
         sample = Sample(rollout.text, tuple(rollout.token_ids), rollout.finished)
-        submission = Submission(rollout.step, rollout.slot, rollout.sample, sample)
+        submission = Submission(rollout.step, rollout.slot, rollout.sample, sample, rollout.attempt)
         if not self.parts.controller.submit([submission]):
             return False
         self.parts.usage.add_samples("train", [sample])
         return True
 
     def _replay(self) -> None:
-        """What was handed in for the open step before the controller was restarted."""
-        if not self._journal_path.exists():
+        """What was handed in and redrawn in the open step before the controller was restarted.
+
+        The same slots are redrawn, whatever a judge makes of their rollouts the second time.
+        """
+        if not self.run.submitted.exists():
             return
-        for line in complete_lines(self._journal_path):
-            rollout = SubmitRequest.model_validate(json.loads(line))
-            if rollout.step == self.step:
+        drop_unfinished_line(self.run.submitted)
+        for row in map(json.loads, complete_lines(self.run.submitted)):
+            if row["step"] != self.step:
+                continue
+            if "slots" in row:
+                self.parts.controller.refill(self.step, RedrawReply.model_validate(row).slots)
+            else:
+                rollout = SubmitRequest.model_validate(row)
                 self.parts.controller.claim(rollout.step, [rollout.slot])
                 self._take(rollout)
 
