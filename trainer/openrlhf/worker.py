@@ -85,7 +85,7 @@ class ExperienceMaker(RemoteExperienceMaker):  # type: ignore[misc]
         )
         # OpenRLHF's own logs average over all rollouts: where there is no reward, the mean of the others
         # stands in, for those logs alone.
-        shown_SG = torch.where(rewards_SG.isnan(), rewards_SG.nanmean(), rewards_SG).nan_to_num()
+        shown_SG = torch.where(rewards_SG.isnan(), rewards_SG.nanmean(), rewards_SG)
         logprob, tokens = 0.0, 0.0
         for experience in experiences:
             at = experience.info["slot"].long(), experience.info["sample"].long()
