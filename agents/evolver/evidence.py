@@ -25,11 +25,25 @@ class Memory:
     index: MemoryIndex
     scorer: Scorer
     records: list[AnyRecord] = field(default_factory=list)
+    _held: list[AnyRecord] | None = None  # not searchable yet; None: everything is, at once
 
     def add(self, records: Sequence[AnyRecord]) -> None:
         """Take in new records (they are in the log already)."""
         self.records += records
-        self.index.add(records)
+        if self._held is None:
+            self.index.add(records)
+        else:
+            self._held += records
+
+    def snapshot(self, scorer: Scorer) -> Memory:
+        """What is known now, for another thread. Until `release`, search finds nothing newer either."""
+        self._held = []
+        return Memory(RolloutStore(self.rollouts.folder), self.index, scorer, list(self.records))
+
+    def release(self) -> None:
+        """Nobody works on a snapshot any more."""
+        held, self._held = self._held, None
+        self.index.add(held or [])
 
     def groups(self, step: int, max_staleness: int, task_id: str | None = None) -> list[Group]:
         """Groups of the last `max_staleness` steps up to `step`, oldest first."""
