@@ -14,16 +14,29 @@ import tiny
 from harnessrl.agents.evolver.beside import Beside
 from harnessrl.agents.evolver.evolver import Evolver, Look
 from harnessrl.agents.policy import Request, Sample
+from harnessrl.agents.roles.client import Role
+from harnessrl.agents.scoring.examiner import Examiner, Pair
+from harnessrl.agents.scoring.verdictcache import VerdictCache
+from harnessrl.agents.usage import RoleUsage, Usage
 from harnessrl.memory.events import before_step, read_log
+from harnessrl.memory.index import MemoryIndex
 from harnessrl.memory.records import Accepted, AnyRecord, Decision, Diagnosis
+from harnessrl.specs.engines import LocalEngine as LocalSpec
+from harnessrl.specs.engines import SimEngine as SimSpec
 from harnessrl.specs.harness import HarnessState
+from harnessrl.specs.schema import Endpoint, Oracle
 from harnessrl.specs.updates import Mount, Pause, Unmount
 from harnessrl.trainer import train
 from harnessrl.trainer.controller import Controller
+from harnessrl.trainer.engine import Example
+from harnessrl.trainer.local.engine import Engine
+from harnessrl.trainer.local.model import load
 from harnessrl.trainer.local.sampler import Sampler
 from harnessrl.trainer.requests import UpdateRequest, hand_in
 from harnessrl.trainer.runfolder import RunFolder, latest_checkpoint
-from scripted_endpoint import Body, Reply, ScriptedEndpoint
+from harnessrl.trainer.sim.engine import SimEngine
+from scripted import make_diagnosis, make_memory, make_task, says
+from scripted_endpoint import Body, Reply, ScriptedEndpoint, judging, opinion
 from test_resume import Killed, interrupting, killing
 
 STEPS = 7
@@ -393,3 +406,141 @@ def test_the_simulation_repeats(tmp_path: Path) -> None:
     assert logs[0] == logs[1]
     last = logs[0][-2]["metrics"]
     assert last["roles"]["evolver"]["propose"]["calls"] > 0
+
+
+@pytest.mark.parametrize("make", ["local", "sim"])
+def test_a_frozen_policy_stays_as_it_is(make: str, tiny_model: Path) -> None:
+    engine: Any
+    if make == "sim":
+        task = make_task("t", rubric=[says("alpha")])
+        engine = SimEngine({"t": task}, SimSpec(kind="sim"), seed=0)
+        prompt, ids = task.prompt, (0,)
+    else:
+        engine = Engine(*load(tiny_model), LocalSpec(kind="local", threads=1, learning_rate=1e-2))
+        prompt, ids = "Why?", (40, 41)
+    requests = [Request(prompt, ("critic", i)) for i in range(8)]
+    frozen, before = engine.frozen(), engine.sample(requests, 1)
+    engine.train([Example(prompt, ids, 4.0)] * 2, 2.0)
+    assert (frozen.version, engine.version) == (0, 1)
+    assert frozen.sample(requests, 1) == before != engine.sample(requests, 1)
+
+
+# --- what a look counts and finds out by itself ---------------------------------------------------
+
+
+def test_a_looks_usage_is_what_it_took() -> None:
+    usage = Usage()
+    usage.roles["judge"] = {"train": RoleUsage(calls=3, cost=0.5), "critic": RoleUsage(calls=1)}
+    apart, before = usage.copy(), usage.copy()
+    apart.rollouts["critic"] += 8
+    apart.roles["judge"]["critic"].add(RoleUsage(calls=2, tokens_in=7, cost=0.25))
+    apart.roles["evolver"] = {"propose": RoleUsage(calls=1)}
+    usage.rollouts["train"] += 4  # meanwhile
+    usage.roles["judge"]["train"].calls += 1
+    took = apart.since(before)
+    assert took.rollouts == {"train": 0, "critic": 8, "probe": 0}
+    usage.add(Usage.from_dict(json.loads(json.dumps(took.as_dict()))))
+    assert usage.rollouts == {"train": 4, "critic": 8, "probe": 0}
+    assert usage.roles["judge"]["train"] == RoleUsage(calls=4, cost=0.5)
+    assert usage.roles["judge"]["critic"] == RoleUsage(calls=3, tokens_in=7, cost=0.25)
+    assert usage.roles["evolver"]["propose"] == RoleUsage(calls=1)
+
+
+def test_neither_side_knows_what_the_other_asked_meanwhile(tmp_path: Path) -> None:
+    cache = VerdictCache(tmp_path / "verdicts.sqlite", limit=100)
+    cache.put([(b"old", 1)])
+    branch = cache.branch()
+    cache.put([(b"training", 1)])
+    branch.put([(b"look", 0)])
+    every = [b"old", b"training", b"look"]
+    assert branch.get(every) == {b"old": 1, b"look": 0}
+    assert cache.get(every) == {b"old": 1, b"training": 1}
+    branch.merge()
+    assert cache.get(every) == {b"old": 1, b"training": 1, b"look": 0}
+    assert cache.branch().get(every) == cache.get(every)
+    cache.close()
+
+
+def test_a_look_has_half_of_what_the_oracle_may_be_asked() -> None:
+    spec = Oracle(kind="pairwise", budget=10)
+    with ScriptedEndpoint(lambda body: opinion("A")) as endpoint:
+        role = Role("oracle", Endpoint(base_urls=(endpoint.base_url,), model="m"), Usage())
+        ours = Examiner(role, spec, None)
+        ours.ask([Pair("p", "a", "b")], "train")
+        apart = Usage()
+        theirs = Examiner(role.counted_in(apart), spec, None)
+        theirs.left = ours.lend()
+        assert (ours.left, theirs.left) == (5, 4)
+        theirs.ask([Pair("p", "a", "c")], "critic")
+        assert [o.value for o in theirs.ask([Pair("p", "a", str(i)) for i in range(4)], "critic")] == [
+            None
+        ] * 4
+        ours.take_back(theirs.left)
+        assert ours.left == 8
+        assert apart.roles["oracle"]["critic"].calls == 1 and "critic" not in role.usage
+        role.close()
+
+
+def test_search_finds_what_was_known_when_the_look_began(tmp_path: Path) -> None:
+    index = MemoryIndex(tmp_path / "chroma")
+    memory = make_memory(tmp_path, index)
+    task = make_task("t", rubric=[says("alpha")])
+    memory.add([make_diagnosis(task, "inversion", ["c"], step=1)])
+    apart = memory.snapshot(memory.scorer)
+    memory.add([make_diagnosis(task, "inversion", ["c"], step=2)])
+    ids = [hit.record_id for hit in apart.index.search("inversion", 5)]
+    assert ids == ["d-000001-t"] and len(apart.records) == 1 and len(memory.records) == 2
+    memory.release()
+    assert len(memory.index.search("inversion", 5)) == 2
+    memory.add([make_diagnosis(task, "inversion", ["c"], step=3)])
+    assert len(memory.index.search("inversion", 5)) == 3
+    index.close()
+
+
+def test_a_lag_longer_than_the_looks_are_apart_is_refused(tmp_path: Path, tiny_model: Path) -> None:
+    paths = write_spec(tmp_path, tiny_model, every=2, lag=3)
+    line = paths.spec.read_text().splitlines().index("  apply_lag: 3") + 1
+    done = tiny.invoke("validate", paths.spec)
+    assert done.exit_code == 2
+    assert f"{paths.spec}:{line}:14: evolver.apply_lag: " in done.output
+    assert "at most evolver.every 2" in done.output
+
+
+# --- an evolver with a judge ----------------------------------------------------------------------
+
+
+def judged_spec(folder: Path, model: Path, url: str) -> tiny.Paths:
+    paths = write_spec(folder, model, test="measure")
+    text = paths.spec.read_text()
+    role = f"{{base_urls: ['{url}'], model: scripted}}"
+    paths.spec.write_text(text.replace("interfaces:", f"  judge: {role}\ninterfaces:"))
+    file = folder / "texts" / "animals.yaml"
+    judged = file.read_text().replace(
+        "- {text: The letter e occurs., points: 1, check: {kind: regex, pattern: e}}",
+        "- {text: The letter e occurs., points: 1}",
+    )
+    assert judged != file.read_text()
+    file.write_text(judged)
+    return paths
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_with_a_judge_what_was_asked_repeats_too(slow: bool, tmp_path: Path, tiny_model: Path) -> None:
+    decide = judging(lambda response, criterion: "e" in response)
+    asked = 0
+
+    def answer(body: Body) -> Reply:
+        nonlocal asked
+        asked += 1
+        reply = decide(body)
+        reply.after = 0.02 if slow and asked % 3 == 0 else 0.0
+        return reply
+
+    runs = []
+    for name in ("one", "other"):
+        with ScriptedEndpoint(answer) as endpoint:
+            runs.append(trained(judged_spec(tmp_path / name, tiny_model, endpoint.base_url)))
+        slow = False
+    calls = tiny.rows(runs[0] / "metrics.jsonl")[-1]["roles"]["judge"]
+    assert calls["critic"]["calls"] > 0 and calls["train"]["calls"] > 0
+    assert_equal_runs(runs[0], runs[1])

@@ -31,9 +31,9 @@ def _evolution(spec: RunSpec, tasks: Tasks) -> Iterator[str]:
     first = rules.every * -(-(rounds + 1) // rules.every)
     acts = first + rules.lag
     if spec.evolves and spec.engine.steps <= acts:
-        late = f", {rules.lag} before what it finds acts" if rules.lag else ""
+        lag = f", {rules.lag} before what it finds acts" if rules.lag else ""
         yield (
-            f"the evolver needs {needed} groups of a task, and looks every {rules.every} steps{late}, but "
+            f"the evolver needs {needed} groups of a task, and looks every {rules.every} steps{lag}, but "
             f"not after the last one: with {spec.engine.steps} steps the harness will hardly change; "
             f"use {acts + 1} or more"
         )

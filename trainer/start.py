@@ -176,7 +176,7 @@ def begin_or_resume(
     if resume == "checkpoint":
         past = _at_checkpoint(log, tasks, run)
     elif resume == "log":
-        past = _after_log(log, tasks, run)
+        past = _after_log(log, spec, tasks, run)
     return past or _beginning(log, recipe, spec, tasks, run)
 
 
@@ -214,15 +214,21 @@ def _at_checkpoint(log: EventLog, tasks: Tasks, run: RunFolder) -> Past | None:
     return Past(records, versions, rows, usage, steps_done, folder, look)
 
 
-def _after_log(log: EventLog, tasks: Tasks, run: RunFolder) -> Past | None:
-    """The state after the last step on record; what was logged of an unfinished one is void."""
+def _after_log(log: EventLog, spec: RunSpec, tasks: Tasks, run: RunFolder) -> Past | None:
+    """The state after the last step on record; what was logged of an unfinished one is void.
+
+    A look beside training that had just begun is made again if it measures nothing: the weights it would
+    measure on are not served any more.
+    """
     summaries = [record for record in read_log(run.events) if isinstance(record, StepSummary)]
     if not summaries:
         return None
     last = summaries[-1]
     usage = {name: last.metrics[name] for name in asdict(Usage())}
     records, versions, rows = _void(log, tasks, run, last.step + 1)
-    return Past(records, versions, rows, Usage.from_dict(usage), last.step + 1, None)
+    again = spec.evolver.mode == "async" and spec.evolver.critic.test == "none"
+    look = last.step if again and spec.looks_after(last.step) else None
+    return Past(records, versions, rows, Usage.from_dict(usage), last.step + 1, None, look)
 
 
 def _void(
