@@ -484,16 +484,19 @@ def test_a_look_has_half_of_what_the_oracle_may_be_asked() -> None:
 def test_search_finds_what_was_known_when_the_look_began(tmp_path: Path) -> None:
     index = MemoryIndex(tmp_path / "chroma")
     memory = make_memory(tmp_path, index)
+    memory.lazy = True
     task = make_task("t", rubric=[says("alpha")])
     memory.add([make_diagnosis(task, "inversion", ["c"], step=1)])
     apart = memory.snapshot(memory.scorer)
+    apart.catch_up()
     memory.add([make_diagnosis(task, "inversion", ["c"], step=2)])
     ids = [hit.record_id for hit in apart.index.search("inversion", 5)]
     assert ids == ["d-000001-t"] and len(apart.records) == 1 and len(memory.records) == 2
-    memory.release()
-    assert len(memory.index.search("inversion", 5)) == 2
+    memory.catch_up()
+    assert len(index.search("inversion", 5)) == 2
+    memory.lazy = False
     memory.add([make_diagnosis(task, "inversion", ["c"], step=3)])
-    assert len(memory.index.search("inversion", 5)) == 3
+    assert len(index.search("inversion", 5)) == 3
     index.close()
 
 

@@ -344,7 +344,8 @@ class Controller:
         if self.beside is None or self.beside.step is None:
             return {}
         self.beside.raise_failure()
-        if self.beside.step + self.spec.evolver.lag > step:
+        is_due = self.beside.step + self.spec.evolver.lag <= step
+        if not is_due and not self._looks(step):  # a resume may have changed when looks are due
             return {}
         outcome = self.beside.take()
         self.usage.add(Usage.from_dict(outcome.usage))

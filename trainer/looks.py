@@ -93,7 +93,6 @@ class Looks:
         if self.oracle is not None:
             asked = Usage.from_dict(outcome.usage).roles.get(self.oracle.examiner.role.name, {})
             self.oracle.examiner.take_back(outcome.lent - sum(used.calls for used in asked.values()))
-        self.memory.release()
 
     def _branch(self, cache: Answers | None) -> Answers | None:
         if not isinstance(cache, VerdictCache):

@@ -128,6 +128,8 @@ def assemble(
             else:
                 assert isinstance(policy, Freezable)
                 looks = Looks(spec, graph, policy, past.usage, memory, judge_role, oracle, role)
+                memory.lazy = True  # it is searched in looks alone, and the next one indexes what is new
+                stack.callback(memory.catch_up)
                 beside = Beside(looks)
                 stack.callback(beside.close)
                 if isinstance(past.look, int):

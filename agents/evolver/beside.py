@@ -116,6 +116,7 @@ class Beside:
         def work() -> None:
             started = time.monotonic()
             try:
+                snapshot.evolver.memory.catch_up()
                 records = snapshot.evolver.look(step, harness, said).records
                 seconds = time.monotonic() - started
                 usage = snapshot.usage.since(snapshot.before).as_dict()

@@ -25,25 +25,29 @@ class Memory:
     index: MemoryIndex
     scorer: Scorer
     records: list[AnyRecord] = field(default_factory=list)
-    _held: list[AnyRecord] | None = None  # not searchable yet; None: everything is, at once
+    lazy: bool = False  # index new records when it is caught up with, not at once
+    _unindexed: list[AnyRecord] = field(default_factory=list)
 
     def add(self, records: Sequence[AnyRecord]) -> None:
         """Take in new records (they are in the log already)."""
         self.records += records
-        if self._held is None:
-            self.index.add(records)
-        else:
-            self._held += records
+        self._unindexed += records
+        if not self.lazy:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Let search find all that is known."""
+        self.index.add(self._unindexed)
+        self._unindexed = []
 
     def snapshot(self, scorer: Scorer) -> Memory:
-        """What is known now, for another thread. Until `release`, search finds nothing newer either."""
-        self._held = []
-        return Memory(RolloutStore(self.rollouts.folder), self.index, scorer, list(self.records))
+        """What is known now, for another thread, which has to `catch_up` with it first.
 
-    def release(self) -> None:
-        """Nobody works on a snapshot any more."""
-        held, self._held = self._held, None
-        self.index.add(held or [])
+        Search finds nothing newer as long as this memory is lazy.
+        """
+        other = Memory(RolloutStore(self.rollouts.folder), self.index, scorer, list(self.records))
+        other._unindexed, self._unindexed = self._unindexed, []
+        return other
 
     def groups(self, step: int, max_staleness: int, task_id: str | None = None) -> list[Group]:
         """Groups of the last `max_staleness` steps up to `step`, oldest first."""
