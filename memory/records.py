@@ -32,7 +32,11 @@ Interval = tuple[float, float]
 
 
 class Record(BaseModel):
-    """Common part of every record. `step` is the training step the record belongs to."""
+    """Common part of every record. `step` is the training step the record belongs to.
+
+    What a look came to belongs to the step it began after; what it accepted, to the step it was applied
+    after. Beside training (`evolver.mode: async`) that is a later one, and both are logged there.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     id: str
@@ -193,7 +197,8 @@ class StepSummary(Record):
 
 
 class Resumed(Record):
-    """Everything logged before this line for steps >= `step` is void: that attempt was cut short."""
+    """What was logged before this line is void from the first record of a step >= `step` on: that
+    attempt was cut short."""
 
     type: Literal["resumed"] = "resumed"
 

@@ -140,9 +140,13 @@ def root(tmp_path: Path, tiny_model: Path) -> Path:
     return make_run(tmp_path / "one", tiny_model)
 
 
-def make_run(folder: Path, model: Path, redraws: int = 0) -> Path:
+def make_run(folder: Path, model: Path, changes: dict[str, str] | None = None, redraws: int = 0) -> Path:
     tiny.write_spec(folder, model)
-    (folder / "served.yaml").write_text(SPEC.format(model=model, redraws=redraws))
+    spec = SPEC.format(model=model, redraws=redraws)
+    for old, new in (changes or {}).items():
+        assert spec.count(old) == 1, old
+        spec = spec.replace(old, new)
+    (folder / "served.yaml").write_text(spec)
     loaded = load_run_spec(folder / "served.yaml", None, {})
     run = RunFolder(folder / "run")
     run.root.mkdir()
@@ -337,6 +341,69 @@ def test_without_a_checkpoint_all_begins_anew(service: Service) -> None:
     service.start("--resume")
     assert service.ask("GET", "/v1/state")["steps_done"] == 0
     assert not theirs.exists()
+
+
+# --- looks beside training -------------------------------------------------------------------------
+
+#: Nothing is measured, so that no frozen policy has to be served.
+BESIDE = {
+    "  c: {evolve: false}": "  c: {evolve: true, anchored: true}",
+    "logging:": "evolver: {mode: async, every: 1, alpha: 0.45, max_revisions: 0,\n  "
+    "critic: {rollouts: 8, test: none}, propose: {select: any},\n  "
+    "attribute: {min_groups: 1, healthy_signal: 1.0}}\nlogging:",
+    "steps: 3": "steps: 5",
+}
+
+
+def surviving(run: RunFolder) -> list[dict[str, Any]]:
+    return tiny.surviving(run.events)
+
+
+@pytest.fixture(scope="module")
+def beside(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> list[dict[str, Any]]:
+    """What is on record of a run whose looks were never cut short."""
+    service = Service(make_run(tmp_path_factory.mktemp("beside"), tiny_model, BESIDE))
+    service.start()
+    try:
+        exports = [service.take(step)["export"] for step in range(5)]
+    finally:
+        service.kill()
+    assert exports == [True, True, True, False, False]
+    return surviving(service.run)
+
+
+def test_a_look_beside_training_is_applied_a_step_later(beside: list[dict[str, Any]]) -> None:
+    steps = {r["id"]: r["step"] for r in beside if r["type"] == "decision"}
+    accepted = [r for r in beside if r["type"] == "accepted"]
+    assert accepted
+    for version in accepted:
+        assert {steps[i] for i in version["decision_ids"]} == {version["step"] - 1}
+    kinds = [(r["type"], r["step"]) for r in beside]
+    assert kinds.index(("group", 1)) < kinds.index(("decision", 0)) < kinds.index(("step", 1))
+
+
+@pytest.mark.parametrize("resume", [False, True], ids=["the log", "a checkpoint"])
+def test_a_look_survives_its_controller(
+    resume: bool, beside: list[dict[str, Any]], tmp_path: Path, tiny_model: Path
+) -> None:
+    service = Service(make_run(tmp_path, tiny_model, BESIDE))
+    service.start()
+    service.take(0)
+    if resume:
+        service.ask("POST", "/v1/steps/1/saved", {"path": str(tmp_path), "tag": "global_step1"})
+        (tmp_path / "_actor" / "global_step1").mkdir(parents=True)
+        found = latest_checkpoint(service.run)
+        assert found is not None
+        assert json.loads((found[1] / "controller.json").read_text())["look"]["step"] == 0
+        service.take(1)
+    service.kill()
+    service.start(*(["--resume"] if resume else []))
+    try:
+        for step in range(1, 5):
+            service.take(step)
+    finally:
+        service.kill()
+    assert surviving(service.run) == beside
 
 
 def test_two_controllers_at_once(service: Service) -> None:

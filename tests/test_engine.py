@@ -13,6 +13,7 @@ from harnessrl.agents.policy import PromptError, Request, Sample
 from harnessrl.specs.schema import LocalEngine
 from harnessrl.trainer.local import engine as engine_module
 from harnessrl.trainer.local import grpo
+from harnessrl.trainer.local import sampler as sampler_module
 from harnessrl.trainer.local.engine import Engine, rate
 from harnessrl.trainer.local.grpo import Example, TokenMismatchError
 from harnessrl.trainer.local.model import load
@@ -78,7 +79,7 @@ def test_more_requests_than_fit_one_batch_come_back_in_order(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = engine.sample(requests(7), seed=1)
-    monkeypatch.setattr(engine_module, "DECODE_BATCH", 3)
+    monkeypatch.setattr(sampler_module, "DECODE_BATCH", 3)
     split = engine.sample(requests(7), seed=1)
     assert sum(a == b for a, b in zip(split, together, strict=True)) >= 5
     assert engine.sample([], seed=1) == []
@@ -210,7 +211,7 @@ def test_the_gradient_is_clipped(tiny_model: Path) -> None:
 def test_the_sampler_follows_the_weights(engine: Engine) -> None:
     step(engine)
     for (name, theirs), ours in zip(
-        engine._sampler.named_parameters(), engine.model.parameters(), strict=True
+        engine._sampler.model.named_parameters(), engine.model.parameters(), strict=True
     ):
         assert theirs.dtype == torch.bfloat16
         assert torch.equal(theirs, ours.to(torch.bfloat16)), name

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ..agents.evolver.beside import Beside, Outcome, still_fitting
 from ..agents.evolver.critic import Critic
 from ..agents.evolver.evidence import Memory
 from ..agents.evolver.evolver import Evolver
@@ -28,7 +29,7 @@ from ..agents.scoring.reward import Floats, group_advantages
 from ..agents.scoring.scorer import Scorer
 from ..agents.usage import Usage
 from ..memory.events import EventLog, next_version
-from ..memory.records import Accepted, AnyRecord, StepSummary
+from ..memory.records import Accepted, AnyRecord, Decision, StepSummary
 from ..prompts import guided_prompt
 from ..specs.guidance import show
 from ..specs.harness import HarnessState
@@ -86,6 +87,7 @@ class Controller:
         asked: Callable[[], Sequence[HarnessRequest]] = list,
         on_new_version: Callable[[HarnessState], None] = lambda _: None,
         judge: Runner = judge_now,
+        beside: Beside | None = None,
     ) -> None:
         self.spec = spec
         self.versions = list(versions)
@@ -98,6 +100,7 @@ class Controller:
         self.asked = asked
         self.on_new_version = on_new_version
         self.judge = judge
+        self.beside = beside  # looks beside training, in place of `evolver`
         self._drawn: tuple[int, list[str]] = (-1, [])  # the tasks of the step that was asked about last
         self._groups: dict[tuple[int, int], SlotGroup] = {}  # (step, slot) -> what stands there now
         self._aside: dict[int, list[SlotGroup]] = {}  # step -> what stood there, and tied
@@ -221,11 +224,19 @@ class Controller:
 
     def needs_policy(self, step: int) -> bool:
         """Will something be measured on the policy once `step` is done (a look, a person's request)?"""
-        done = step + 1
-        if done >= self.spec.engine.steps:
+        if step + 1 >= self.spec.engine.steps:
             return False
-        looks = self.evolver is not None and done % self.spec.evolver.every == 0
-        return looks or bool(open_requests(self.asked(), self.memory.records, step))
+        return self._looks(step) or bool(open_requests(self.asked(), self.memory.records, step))
+
+    @property
+    def looking(self) -> bool:
+        """Is there a look beside training that is to be applied yet?"""
+        return self.beside is not None and self.beside.step is not None
+
+    def settle(self) -> Outcome | None:
+        """Wait for the look beside training, if there is one; it is applied when it is due. Until then
+        this is what it came to. Raises what went wrong in it."""
+        return None if self.beside is None else self.beside.wait()
 
     def step_done(
         self,
@@ -262,18 +273,22 @@ class Controller:
         self._last_done = step
         evolve_started = time.monotonic()
         done = step + 1
+        seconds = self._apply_due(step)
         # After the last step there is nothing left that a change could act on.
         if done < self.spec.engine.steps:
             if self.critic.policy.version == done:  # else there is nothing to measure on: they wait
                 self._answer_people(step, tell)
-            if self.evolver and done % self.spec.evolver.every == 0:
+            if self._looks(step):
                 self._evolve(step, say)
-        evolve_seconds = time.monotonic() - evolve_started
+        if self.beside is None:
+            seconds["evolve"] = time.monotonic() - evolve_started
+        else:
+            seconds["evolve_wait"] = time.monotonic() - evolve_started
         metrics |= asdict(self.usage)
         version = metrics["harness_version"]  # the one the step was taken under
         summary = StepSummary(id=f"s-{step:06d}", step=step, harness_version=version, metrics=metrics)
         self._remember([summary])
-        return {**metrics, "seconds": {"evolve": evolve_seconds}}
+        return {**metrics, "seconds": seconds}
 
     def end(self) -> None:
         """The run is over: what people asked for too late is refused, with that reason."""
@@ -400,13 +415,36 @@ class Controller:
     def _domain_of(self, task_id: str) -> str:
         return self.harness.tasks[task_id].domain
 
+    def _looks(self, step: int) -> bool:
+        """Does the evolver look after `step`?"""
+        evolves = self.evolver is not None or self.beside is not None
+        return evolves and self.spec.looks_after(step)
+
     def _evolve(self, step: int, say: Callable[[str], None]) -> None:
-        assert self.evolver is not None
-        look = self.evolver.look(step, self.harness, say)
-        self._remember(look.records)
-        if look.accepted:
-            ids = [d.id for d in look.accepted]
-            self._accept(step, decision_ids=ids, updates=look.updates)
+        if self.beside is not None:
+            self.beside.start(step, self.harness, say)
+        elif self.evolver is not None:
+            self._conclude(step, self.evolver.look(step, self.harness, say).records)
+
+    def _apply_due(self, step: int) -> dict[str, float]:
+        """Apply the look beside training that is due after `step`; its seconds, {} for none."""
+        if self.beside is None or self.beside.step is None:
+            return {}
+        self.beside.raise_failure()
+        is_due = self.beside.step + self.spec.evolver.lag <= step
+        if not is_due and not self._looks(step):  # a resume may have changed when looks are due
+            return {}
+        outcome = self.beside.take()
+        self.usage.add(Usage.from_dict(outcome.usage))
+        self._conclude(step, still_fitting(outcome.records, self.harness, self.critic, step))
+        return {"evolve": outcome.seconds}
+
+    def _conclude(self, step: int, records: Sequence[AnyRecord]) -> None:
+        """Log what a look came to. What it accepted is the next version, after `step`."""
+        self._remember(records)
+        if accepted := [r for r in records if isinstance(r, Decision) and r.accepted]:
+            ids = [decision.id for decision in accepted]
+            self._accept(step, decision_ids=ids, updates=[decision.update for decision in accepted])
 
     def _alarms(
         self, step: int, more: Sequence[Alarm], tell: Callable[[str], None]

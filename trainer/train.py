@@ -17,12 +17,13 @@ from ..specs.schema import RunSpec
 from .controller import StepStats
 from .data.load import Tasks
 from .engine import Example, TrainingEngine
+from .metrics import evolver_wait
 from .probe import probe_run
 from .progress import Display
 from .report.build import build_report
 from .runfolder import RunFolder, locked, save_checkpoint
 from .slots import Claim, Submission
-from .start import Parts, assemble, begin_or_resume, interruptible, make_engine
+from .start import assemble, begin_or_resume, interruptible, make_engine
 
 #: Steps in a row with too many unscored verdicts that end a run.
 UNSCORED_STEPS = 3
@@ -93,7 +94,7 @@ def train(
             stats = StepStats(**asdict(update), plain_logprob_guided=plain_logprob)
             metrics = controller.step_done(step, stats, display.say, display.tell)
             lap("record")
-            lap.seconds["record"] -= metrics["seconds"]["evolve"]  # which is told apart
+            lap.seconds["record"] -= evolver_wait(metrics["seconds"])  # which is told apart
             step += 1
             metrics["seconds"] = lap.seconds | metrics["seconds"]
             parts.metrics.append(metrics)
@@ -103,7 +104,11 @@ def train(
             blind = cannot_judge(parts.metrics, spec)
             due = step == spec.engine.steps or step % spec.logging.checkpoint_every == 0
             if due or interrupted() or blind:
-                _save(run, step, parts, engine)
+                cursors = parts.cursors(step, with_weights=True)
+                lap("settle")
+                if "evolve_wait" in metrics["seconds"]:
+                    metrics["seconds"]["evolve_wait"] += lap.seconds["settle"]
+                _save(run, step, cursors, engine)
                 lap("save")
                 metrics["seconds"]["save"] = lap.seconds["save"]
                 run.write_metrics(parts.metrics)
@@ -184,8 +189,7 @@ def _normaliser(examples: Sequence[Example], spec: RunSpec) -> float:
     return float(sum(len(e.response_ids) for e in examples))
 
 
-def _save(run: RunFolder, step: int, parts: Parts, engine: TrainingEngine) -> None:
-    cursors = {"steps": step, "usage": asdict(parts.usage)}
+def _save(run: RunFolder, step: int, cursors: dict[str, Any], engine: TrainingEngine) -> None:
     save_checkpoint(run, step, cursors, engine.save)
 
 

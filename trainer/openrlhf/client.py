@@ -140,7 +140,7 @@ class Client:
 
     def saved(self, step: int, checkpoint: Saved) -> None:
         """A checkpoint after `step` steps is complete. Raises `ControllerError`."""
-        _read(self._send("POST", f"/v1/steps/{step}/saved", checkpoint), Progress)
+        self._done("POST", f"/v1/steps/{step}/saved", checkpoint)
 
     def finish(self, policy: str) -> None:
         """The last step is taken, and the trained policy lies in a folder. Raises `ControllerError`."""

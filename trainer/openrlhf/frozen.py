@@ -74,6 +74,11 @@ class FrozenPolicy:
         """Training steps in the weights that `sample` uses."""
         return self._version
 
+    def frozen(self) -> FrozenPolicy:
+        """Itself: it stays as it is until it is told to `serve` other weights, and the session does not
+        tell it so while a look works on it."""
+        return self
+
     def check_prompt(self, prompt: str) -> None:
         """Raises `PromptError` (see `trainer.chat.Chat`)."""
         self.chat.check_prompt(prompt)

@@ -123,8 +123,12 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
         return _coded(await job, response)
 
     @v1.post("/steps/{step}/saved", dependencies=open_step)
-    async def saved(step: int, checkpoint: Saved) -> Progress:
+    async def saved(step: int, checkpoint: Saved, response: Response) -> Progress:
         """A checkpoint of the trainer's after `step` steps is complete."""
+        if session.looking:
+            progress = await slow.finish(f"the look before checkpoint {step}", session.wait_for_look)
+            if progress is not DONE:
+                return _coded(progress, response)
         session.saved(step, checkpoint)
         return DONE
 

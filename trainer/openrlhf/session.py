@@ -7,12 +7,13 @@ which nothing else is let in. Shapes: S slots a step, G samples a slot.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
 
-from ...agents.policy import Policy, Sample
+from ...agents.policy import Freezable, Sample
 from ...agents.scoring.diagnosis import as_known
 from ...memory.events import complete_lines
 from ...memory.files import drop_unfinished_line, write_atomic
@@ -41,7 +42,7 @@ from .wire import (
 )
 
 
-class ServedPolicy(Policy, Protocol):
+class ServedPolicy(Freezable, Protocol):
     """A policy that can be told to serve other weights (`frozen.FrozenPolicy`)."""
 
     def serve(self, folder: Path, version: int, prints: Sequence[Fingerprint]) -> None:
@@ -169,7 +170,9 @@ class Session:
         if step < self.step:
             return
         parts = self.parts
+        waited = 0.0
         if report.policy is not None:
+            waited = self.settle()  # a look beside training measures on the weights that are served now
             self.say("loading the new weights into the frozen policy")
             self.frozen.serve(Path(report.policy), step + 1, report.fingerprints)
         stats = StepStats(
@@ -181,6 +184,8 @@ class Session:
         )
         metrics = parts.controller.step_done(step, stats, self.say, self.say)
         metrics["seconds"] = report.seconds | metrics["seconds"]
+        if "evolve_wait" in metrics["seconds"]:
+            metrics["seconds"]["evolve_wait"] += waited
         parts.metrics.append(metrics)
         self.run.write_metrics(parts.metrics)
         parts.scalars.write(metrics)
@@ -193,14 +198,31 @@ class Session:
         if blind := cannot_judge(parts.metrics, self.spec):
             self.ended = blind
 
+    @property
+    def looking(self) -> bool:
+        """Is there a look beside training that is to be applied yet?"""
+        return self.parts.controller.looking
+
+    def settle(self) -> float:
+        """Wait for a look beside training; the seconds that took. Raises what went wrong in it."""
+        started = time.monotonic()
+        self.parts.controller.settle()
+        return time.monotonic() - started
+
+    def wait_for_look(self) -> None:
+        """Before a checkpoint; it is on record as the last step's waiting."""
+        seconds: dict[str, float] = self.parts.metrics[-1]["seconds"]
+        seconds["evolve_wait"] += self.settle()
+        self.run.write_metrics(self.parts.metrics)
+
     def saved(self, step: int, checkpoint: Saved) -> None:
         """OpenRLHF's checkpoint after `step` steps is complete: so is the run's.
 
-        Raises `ClaimError` or `OSError`.
+        A look beside training is waited for. Raises `ClaimError` or `OSError`.
         """
         if step != self.step:
             raise ClaimError(f"a checkpoint after {step} steps, and {self.step} are done")
-        cursors = {"steps": step, "usage": asdict(self.parts.usage)}
+        cursors = self.parts.cursors(step, with_weights=False)
 
         def point_to(folder: Path) -> None:
             write_atomic(folder / "openrlhf.json", checkpoint.model_dump_json(indent=1))
