@@ -43,7 +43,7 @@ from .data.load import Tasks
 from .engine import TrainingEngine
 from .local.engine import Engine
 from .local.model import load, resolve
-from .looks import Looks
+from .looks import Looks, make_evolver
 from .requests import handed_in
 from .runfolder import RunFolder, latest_checkpoint
 from .sim.engine import SimEngine
