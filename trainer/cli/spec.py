@@ -25,6 +25,7 @@ class SchemaOf(StrEnum):
     harness = "harness"
     tasks = "tasks"
     update = "update"
+    mix = "mix"
 
 
 def init(
@@ -110,7 +111,7 @@ def _preflight(spec: RunSpec) -> None:
 
 
 def schema(
-    of: Annotated[SchemaOf, typer.Argument(help="Of a run spec, a task file or an update.")] = (
+    of: Annotated[SchemaOf, typer.Argument(help="Of a run spec, a task file, an update or a mix.")] = (
         SchemaOf.harness
     ),
 ) -> None:
