@@ -63,8 +63,7 @@ def _local(place: LocalPlace, folders: Sequence[Path]) -> Found:
         files = [file for pattern in place.files for file in _matching(folder, pattern)]
         if files:
             return Found(tuple(dict.fromkeys(files)), described(place))
-    where = ", ".join(str(folder) for folder in folders) or "the current folder"
-    raise UnavailableError(f"no such file in {where}")
+    raise UnavailableError("no such file in the folders given")
 
 
 def _matching(folder: Path, pattern: str) -> list[Path]:

@@ -20,9 +20,9 @@ from typing import Any
 
 from ... import __version__
 from ...specs.errors import Problem
-from ...specs.loader import SpecError
+from ...specs.loader import SpecError, load_task_file
 from ...specs.tasks import Task
-from .mix import FATES, Mix
+from .mix import FATES, LeftOut, Mix
 from .readers import FORMATS
 from .rows import Row, read_rows
 
@@ -54,6 +54,13 @@ def write_folder(mix: Mix, target: Path, include_unlicensed: bool = False) -> di
     return manifest
 
 
+def is_mix(path: Path) -> bool:
+    """Is this a mix to be built, and not a file of tasks?"""
+    if path.suffix not in (".yaml", ".yml") or not path.is_file():
+        return False
+    return any(line.startswith(b"sources:") for line in path.read_bytes().splitlines())
+
+
 def read_folder(path: Path) -> Iterator[Row]:
     """The tasks of a built mix, of a folder of task files, or of one file. Raises `SpecError`."""
     if path.is_dir():
@@ -67,6 +74,9 @@ def read_folder(path: Path) -> Iterator[Row]:
         ]
         for file in found or sorted(f for f in path.iterdir() if f.suffix in FORMATS):
             yield from read_rows(file)
+    elif path.suffix in (".yaml", ".yml"):
+        file = load_task_file(path)
+        yield from (Row(f"{path}: {task.id}", task) for task in (*file.train, *file.held_out))
     elif path.is_file():
         yield from read_rows(path)
     else:
@@ -92,7 +102,12 @@ def _files(mix: Mix, include_unlicensed: bool) -> Iterator[tuple[str, Iterable[s
             yield name, (as_line(task, split) for task in shown)
         if apart:
             yield f"{APART}/{name}", (as_line(task, split) for task in apart)
-    yield "left_out.jsonl", (json.dumps(vars(left), ensure_ascii=False) for left in mix.left_out)
+    yield "left_out.jsonl", (_left_out_line(left) for left in mix.left_out)
+
+
+def _left_out_line(left: LeftOut) -> str:
+    # The file's name alone: the same mix is the same folder on every machine.
+    return json.dumps({**vars(left), "where": Path(left.where).name}, ensure_ascii=False)
 
 
 def _write(path: Path, lines: Iterable[str]) -> dict[str, Any]:

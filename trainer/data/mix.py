@@ -95,11 +95,12 @@ def assemble(
     path: Path,
     folders: Sequence[Path] = (),
     offline: bool = False,
+    malformed: str | None = None,
     progress: Progress = lambda line: None,
 ) -> Mix:
     """Build the mix of the YAML file at `path` in memory.
 
-    `folders` are looked into before the mix's own. Raises `SpecError` for a mix that is wrong, for a file
+    `folders` are looked into before the mix's own; `malformed` goes over the mix's. Raises `SpecError` for a mix that is wrong, for a file
     that cannot be read, and with `malformed: fail` for the rows that cannot be used.
     """
     spec = read_mix(path)
@@ -119,7 +120,7 @@ def assemble(
             read.files[file.name] = sha256_of(file)
         _read_source(mix, name, read, found.files)
         progress(f"{name}: {read.rows:,} rows from {read.place}")
-    if spec.malformed == "fail":
+    if (malformed or spec.malformed) == "fail":
         _fail_on_malformed(mix)
     _remove_duplicates(mix)
     _draw_all(mix)
