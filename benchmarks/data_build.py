@@ -96,7 +96,9 @@ def synthesise(data: Path, folder: Path) -> int:
                     json.dumps(
                         spoken(
                             real[n % len(real)],
-                            lambda text, near=near: text + "." if near else perturbed(text, words, rng),
+                            lambda text, near=near, words=words: (
+                                text + "." if near else perturbed(text, words, rng)
+                            ),
                             n,
                         ),
                         ensure_ascii=False,

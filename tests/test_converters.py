@@ -339,7 +339,7 @@ def test_a_length_is_the_criterion_of_a_prompt_that_has_no_other() -> None:
 
 
 def test_medqa_as_its_owners_have_it() -> None:
-    """There `answer` is the text and `answer_idx` the letter, and the question does not list the options."""
+    """There `answer` is the text and `answer_idx` the letter, and the question lists no options."""
     row = {
         "question": "Which vitamin?",
         "options": {"A": "A", "B": "C"},

@@ -133,7 +133,7 @@ def test_every_fate_of_a_row_is_counted(folder: Path) -> None:
     assert told["3"].fate == "refused" and "needs `prompt` and `rubric`" in told["3"].reason
     assert told["5"].fate == "filtered" and "a judge" in told["5"].reason
     assert told["6"].fate == "duplicate" and "t1 is the id of" in told["6"].reason
-    assert "t7 is close to t4 of a (similarity 1.00)" == told["7"].reason
+    assert told["7"].reason == "t7 is close to t4 of a (similarity 1.00)"
     assert "t9 is close to t201 of exam" in told["9"].reason
     assert len(mix.left_out) == 6
 
@@ -291,7 +291,7 @@ def test_what_is_wrong_with_a_mix_is_told_with_its_place(
         built(path)
     problem = next(p for p in caught.value.problems if p.path == at)
     assert says in problem.message
-    assert problem.file == str(path) and problem.line > 1 or at in ("sauces",)
+    assert problem.file == str(path) and problem.line >= 1
 
 
 def test_malformed_rows_are_fatal_where_asked(folder: Path) -> None:
@@ -332,7 +332,7 @@ def plain(n: int, criteria: int, words: int) -> TrainTask:
 
 
 def test_every_stratum_gives_the_same_as_far_as_it_goes() -> None:
-    """Short prompts with small rubrics are common and long ones with small rubrics rare, as in HealthBench."""
+    """Short prompts with small rubrics are common here, and long ones with small rubrics rare."""
     tasks = [plain(n, 1 + n % 3, 10 * (1 + n % 3) + n % 5) for n in range(150)]
     tasks += [plain(200 + n, 1, 30 + n) for n in range(6)] + [plain(300 + n, 3, 10 + n) for n in range(4)]
     drawn = draw({"s": tasks}, {"s": 1.0}, 60, Balance(criteria_bins=3, length_bins=3), seed=0)

@@ -27,7 +27,7 @@ GOOD = [
     "The response refrains from giving a dose.",
     "Pitfall Criteria: Does not confuse speed with velocity.",
     "The response does not incorrectly state that the reaction is endothermic.",
-    "The model doesn’t misinterpret the symbol.",
+    "The model doesn\u2019t misinterpret the symbol.",
     "Pitfall Criteria: The explanation is free of circular arguments.",
     "Do not assume that the gas is ideal.",
 ]

@@ -1,4 +1,4 @@
-"""Draws a domain's tasks evenly over difficulty and length, and splits them. Only ids and a seed decide."""
+"""Draws a domain's tasks evenly over difficulty and length, and splits them; ids and a seed decide."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def draw(
 
 
 def share_out(available: Mapping[str, int], shares: Mapping[str, float], n: int) -> dict[str, int]:
-    """How many of `n` each source gives: by its share, as far as it has them; the others make up for it."""
+    """How many of `n` each source gives: by its share, as far as it goes; others make up for it."""
     given = dict.fromkeys(available, 0)
     while (left := n - sum(given.values())) > 0:
         open_ = [name for name in available if given[name] < available[name]]
