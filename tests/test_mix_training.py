@@ -113,7 +113,7 @@ def test_it_trains(
     steps = tiny.rows(paths.run / "metrics.jsonl")
     assert len(steps) == 2
     assert all(step["reward_mean"] is not None for step in steps)
-    trained = {row["task"] for path in (paths.run / "rollouts").iterdir() for row in tiny.rows(path)}
+    trained = {row["task_id"] for path in (paths.run / "rollouts").iterdir() for row in tiny.rows(path)}
     known = {row.task.id for row in read_folder(built) if not isinstance(row.task, str)}
     assert len(trained) >= 4 and trained <= known
 

@@ -55,11 +55,6 @@ def described(place: Place) -> str:
     return f"hub {place.repo}@{place.revision}"
 
 
-def cache_folder() -> Path:
-    """Where downloads are kept: `HARNESSRL_CACHE`, or the user's cache folder."""
-    return Path(os.environ.get("HARNESSRL_CACHE") or Path.home() / ".cache" / "harnessrl")
-
-
 def _local(place: LocalPlace, folders: Sequence[Path]) -> Found:
     for folder in folders or [Path()]:
         files = [file for pattern in place.files for file in _matching(folder, pattern)]

@@ -13,11 +13,12 @@ from ...specs.loader import SpecError, load_mix
 from ...specs.mix import OWN_SCHEMA, Filters, MixSpec, Source
 from ...specs.ood import OodTask
 from ...specs.tasks import HeldOutTask, Task, TrainTask
+from ..local.model import cache_folder
 from .converters import CONVERTERS
 from .converters.common import content_id, converted, is_text
 from .draw import draw, shuffled, split, words_in
 from .duplicates import near_duplicates
-from .fetch import UnavailableError, cache_folder, find
+from .fetch import UnavailableError, find
 from .readers import RawRow, read_raw, sha256_of
 from .rows import from_own, is_own
 

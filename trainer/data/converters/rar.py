@@ -51,7 +51,8 @@ _DUTIES = frozenset(
     correctly cover define demonstrate derive describe detail determine differentiate discuss distinguish
     elaborate emphasise emphasize encourage ensure establish evaluate exclude explain explicitly explore
     express fully give highlight identify illustrate include incorporate indicate inform integrate
-    interpret justify link list mention name note offer outline point present prioritise prioritize properly provide
+    interpret justify link list mention name note offer outline point present prioritise prioritize
+    properly provide
     quantify recognise recognize reference reflect relate report respond rule show sketch solve specify
     state stress suggest summarise summarize support take tie touch urge use verify warn write accurate
     adequately clearly sufficiently
