@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import regex
@@ -218,6 +218,8 @@ class Criterion(Strict):
     """What a judge copies out of the response (`the final numeric answer`) for the check to read."""
     gate: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
     """The most a response can earn that fails it (unmet; met, where `points` are below zero)."""
+    tags: AtLeastOne[str] | None = None
+    """What the source says of it (`axis:accuracy`), for tables by axis. No part of the criterion's id."""
 
     @field_validator("points")
     @classmethod
@@ -242,7 +244,7 @@ class Criterion(Strict):
     def id(self) -> str:
         """Content hash: the same criterion has the same id in every file, order and run."""
         unused = {name for name in ("gate", "extract") if getattr(self, name) is None}
-        content = json.dumps(self.model_dump(mode="json", exclude=unused), sort_keys=True)
+        content = json.dumps(self.model_dump(mode="json", exclude=unused | {"tags"}), sort_keys=True)
         return "c-" + hashlib.sha256(content.encode()).hexdigest()[:10]
 
 
@@ -298,6 +300,39 @@ class Pool(Strict):
     """Checklists that may be mounted: lines shown to some rollouts of the task."""
 
 
+class Message(Strict):
+    """One message of a conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    """Who wrote it."""
+    content: str
+    """What it says."""
+
+
+def as_prompt(messages: Sequence[Message]) -> str:
+    """A conversation as one user message, which is what the policy is given.
+
+    A single message is its content alone; system messages come first, without a name.
+    """
+    system = [m.content for m in messages if m.role == "system"]
+    turns = [m for m in messages if m.role != "system"]
+    if len(turns) == 1:
+        return "\n\n".join([*system, turns[0].content])
+    said = [f"[{m.role}]\n{m.content}" for m in turns]
+    return "\n\n".join([*system, "Write the assistant's next message in this conversation.", *said])
+
+
+class Origin(Strict):
+    """Where in its source a task comes from, and what the source says besides."""
+
+    row: str
+    """The source's own id of the row, or a hash of its content."""
+    canary: str | None = None
+    """A string that marks benchmark data, kept so that a training corpus can be searched for it."""
+    more: dict[str, Any] = Field(default_factory=dict)
+    """The row's other fields under the source's own names."""
+
+
 class Task(Strict):
     """A prompt with its seed rubric."""
 
@@ -319,6 +354,18 @@ class Task(Strict):
     """A known good response, shown to the oracle alone. Guidance that repeats it is refused as a leak."""
     source: str = "starter"
     """Where the task comes from."""
+    licence: str | None = None
+    """The licence that its source states; without one, a built mix keeps the task apart."""
+    origin: Origin | None = None
+    """Its row in the source."""
+    messages: AtLeastOne[Message] | None = None
+    """The conversation that `prompt` is the text of, where the source has one."""
+
+    @model_validator(mode="after")
+    def _is_the_conversation(self) -> Task:
+        if self.messages is not None and self.prompt != as_prompt(self.messages):
+            raise ValueError("`prompt` is not the text of `messages`")
+        return self
 
     @model_validator(mode="after")
     def _distinct_criteria(self) -> Task:

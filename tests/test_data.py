@@ -11,14 +11,11 @@ import tiny
 from harnessrl.agents.scoring.checks import run_check
 from harnessrl.agents.scoring.oracle import measure_quality
 from harnessrl.specs.loader import SpecError, dump_yaml, load_run_spec
+from harnessrl.specs.ood import OodTask
 from harnessrl.specs.tasks import HeldOutTask, MentionsCheck, TrainTask
 from harnessrl.trainer.data.load import Tasks, load_resolved, load_tasks
-from harnessrl.trainer.data.rows import (
-    derive_pool,
-    derive_quality,
-    read_rows,
-    subject_words,
-)
+from harnessrl.trainer.data.derived import derive_pool, derive_quality, subject_words
+from harnessrl.trainer.data.rows import read_rows
 from tiny import data_file
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -112,35 +109,52 @@ def test_verl_rows_keep_every_criterion_and_its_sign(name: str) -> None:
     path = data_file(name)
     for line, row in zip(path.read_text().splitlines(), read_rows(path), strict=True):
         source = json.loads(line)
-        if isinstance(row.task, str):
-            assert len(source["prompt"]) > 1 and "several messages" in row.task
-            continue
-        assert row.task.prompt == source["prompt"][0]["content"]
+        assert isinstance(row.task, TrainTask)
+        said = [message["content"] for message in source["prompt"]]
+        if len(said) == 1:
+            assert row.task.prompt == said[0] and row.task.messages is None
+        else:
+            assert [message.content for message in row.task.messages or ()] == said
+            assert all(text in row.task.prompt for text in said)
         wanted = {(r["criterion"], float(r["points"])) for r in source["reward_model"]["rubrics"]}
         assert {(c.text, c.points) for c in row.task.rubric} == wanted
 
 
-@pytest.mark.parametrize("name", ["healthbench.jsonl", "writingbench.jsonl"])
-def test_rows_of_schemas_that_are_not_read_yet_are_refused_for_that(name: str) -> None:
-    rows = list(read_rows(data_file(name)))
-    assert rows
-    assert all(isinstance(row.task, str) and "not read yet" in row.task for row in rows)
+OOD = [
+    "writingbench.jsonl",
+    "biggen_bench.json",
+    "ifbench_test.jsonl",
+    "medqa_us_4options_test.jsonl",
+    "pubmedqa_ori_pqal.json",
+    "rolebench_eng_general.jsonl",
+    "longbench_write.jsonl",
+]
 
 
-def test_rows_of_other_schemas_are_refused() -> None:
-    for row in read_rows(data_file("medqa_us_4options_test.jsonl")):
-        assert isinstance(row.task, str)
-        assert "not a known schema" in row.task
+@pytest.mark.parametrize("name", OOD)
+def test_a_run_on_an_evaluation_only_set_is_refused(name: str, tmp_path: Path) -> None:
+    path = data_file(name)
+    assert all(isinstance(row.task, OodTask) for row in read_rows(path))
+    with pytest.raises(SpecError, match=r"is for evaluation only") as caught:
+        load(tmp_path, path)
+    assert f"{path.resolve()}:1)" in str(caught.value)
 
 
-def test_instructions_nobody_can_check_are_named() -> None:
-    """IFBench has IFEval's schema and other instructions: the refusal must say which one."""
-    path = data_file("ifbench_test.jsonl")
-    originals = [json.loads(line) for line in path.read_text().splitlines()]
-    for row, original in zip(read_rows(path), originals, strict=True):
-        assert isinstance(row.task, str)
-        assert "unknown IFEval instruction" in row.task
-        assert any(name in row.task for name in original["instruction_id_list"]), row.task[:100]
+@pytest.mark.parametrize("keys", [{"source": "ifbench"}, {"split": "ood"}])
+def test_so_is_a_row_of_such_a_set_under_another_roof(keys: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"is for evaluation only"):
+        load(tmp_path, write_rows(tmp_path, own(), own("Another.", **keys)))
+
+
+def test_a_row_may_say_that_it_is_held_out(tmp_path: Path) -> None:
+    tasks = load(tmp_path, write_rows(tmp_path, own(), own("Describe a lake.", split="held_out")))
+    assert [*tasks.train, *tasks.held_out] == ["rows-1", "rows-2"]
+    assert isinstance(tasks.held_out["rows-2"], HeldOutTask)
+    assert "split: 'test' is not allowed" in str(only(write_rows(tmp_path, own(split="test"))))
+
+
+def test_a_schema_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    assert "not a known schema" in str(only(write_rows(tmp_path, '{"text": "a row", "score": 1}')))
 
 
 # --- single rows ----------------------------------------------------------------------------------
@@ -545,7 +559,7 @@ def test_an_id_in_two_files_is_an_error(tmp_path: Path) -> None:
     assert "tasks.files[1]" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["rows.csv", "rows", "rows.json"])
+@pytest.mark.parametrize("name", ["rows.txt", "rows", "rows.jsonl.gz"])
 def test_other_kinds_of_files_are_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(ifeval())
     with pytest.raises(SpecError, match=r"allowed: \.yaml, \.yml, \.jsonl"):
@@ -585,7 +599,7 @@ def test_refusals_are_counted_by_reason(tmp_path: Path) -> None:
     )
     tasks = load(tmp_path, path)
     lines = tasks.refusal_lines()
-    assert lines[0].startswith("2 x its criteria are in words")
+    assert lines[0].startswith("2 x not a known schema")
     assert lines[0].endswith(f"(first: {path}:3)")
     assert lines[1].startswith("1 x prompt")
 

@@ -16,7 +16,8 @@ from ..agents.scoring.reward import dataset_mean
 from ..agents.scoring.scorer import Scorer
 from ..specs.errors import Problem, SpecError
 from ..specs.tasks import Task
-from .data.rows import parse_row, read_criterion
+from .data.converters.common import read_criterion
+from .data.readers import parse_row
 
 #: Responses judged at once: enough to keep an endpoint busy, few enough to show progress.
 CHUNK = 64

@@ -17,8 +17,11 @@ from ...specs.harness import UpdateError
 from ...specs.harnessfile import HarnessFile, begin_with
 from ...specs.loader import LoadedSpec, SpecError, load_harness_file, load_task_file
 from ...specs.sampling import check_shares
+from ...specs.ood import OodTask
 from ...specs.tasks import Criterion, HeldOutTask, Pool, TaskFile, TrainTask
-from .rows import read_rows
+from .converters import EVALUATION_ONLY
+from .readers import FORMATS
+from .rows import AnyTask, read_rows
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,8 @@ def load_tasks(loaded: LoadedSpec) -> Tasks:
         try:
             for where, task in _read(path, tasks.refused):
                 _add(tasks, where, task, loaded.spec.roles.judge is not None)
-        except _TwiceError as twice:
-            raise SpecError([loaded.problem(("tasks", "files", n), str(twice))]) from None
+        except _UnusableError as error:
+            raise SpecError([loaded.problem(("tasks", "files", n), str(error))]) from None
     if not tasks.train:
         why = "; ".join(tasks.refusal_lines()) or "the task files hold no `train` task"
         raise SpecError([loaded.problem(("tasks", "files"), f"no task to train on: {why}")])
@@ -121,13 +124,18 @@ def _normal(prompt: str) -> str:
     return " ".join(regex.findall(r"\w+", prompt.casefold()))
 
 
-class _TwiceError(Exception):
-    """A task id that two files use."""
+class _UnusableError(Exception):
+    """A task that no run may have: its id is used twice, or its set is for evaluation only."""
 
 
-def _add(tasks: Tasks, where: str, task: TrainTask | HeldOutTask, judged: bool) -> None:
+def _add(tasks: Tasks, where: str, task: AnyTask, judged: bool) -> None:
+    if isinstance(task, OodTask) or (isinstance(task, TrainTask) and task.source in EVALUATION_ONLY):
+        raise _UnusableError(
+            f"{task.id} ({where}) is of {task.source}, which is for evaluation only: a run that trained on "
+            "it could not be measured with it"
+        )
     if task.id in tasks.train or task.id in tasks.held_out:
-        raise _TwiceError(f"task id {task.id!r} ({where}) is used twice")
+        raise _UnusableError(f"task id {task.id!r} ({where}) is used twice")
     reason = unscorable(task.rubric, judged)
     if reason is not None:
         tasks.refused.append(Refusal(where, reason))
@@ -149,7 +157,7 @@ def unscorable(rubric: Sequence[Criterion], judged: bool) -> str | None:
     return None
 
 
-def _read(path: Path, refused: list[Refusal]) -> Iterator[tuple[str, TrainTask | HeldOutTask]]:
+def _read(path: Path, refused: list[Refusal]) -> Iterator[tuple[str, AnyTask]]:
     if path.suffix in (".yaml", ".yml"):
         file = load_task_file(path, fault)
         for train in file.train:
@@ -159,14 +167,16 @@ def _read(path: Path, refused: list[Refusal]) -> Iterator[tuple[str, TrainTask |
             yield f"{path}: {train.id}", train
         for held_out in file.held_out:
             yield f"{path}: {held_out.id}", held_out
-    elif path.suffix == ".jsonl":
+    elif path.suffix in FORMATS:
         for row in read_rows(path):
             if isinstance(row.task, str):
                 refused.append(Refusal(row.where, row.task))
             else:
                 yield row.where, row.task
     else:
-        message = f"not a task file: {path.suffix or 'no suffix'}; allowed: .yaml, .yml, .jsonl"
+        message = (
+            f"not a task file: {path.suffix or 'no suffix'}; allowed: .yaml, .yml, {', '.join(FORMATS)}"
+        )
         raise SpecError([Problem(str(path), 1, 1, "", message)])
 
 

@@ -1,0 +1,45 @@
+"""One converter a data set: a row in the source's own schema to a task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .common import Converter
+from .exams import GPQA, MEDQA, PUBMEDQA
+from .graded import BIGGEN_BENCH, WRITINGBENCH
+from .instructions import IFBENCH, IFEVAL
+from .rar import RAR_MEDICINE, RAR_SCIENCE
+from .rubrics import HEALTHBENCH, RESEARCHQA, RUBRICHUB, VERINSTRUCT, VERL
+from .writing import LONGBENCH_WRITE, LONGWRITER_ZERO, ROLEBENCH
+
+#: Every data set that is known by its schema. Where several recognise a row, the first one has it.
+CONVERTERS: dict[str, Converter] = {
+    converter.name: converter
+    for converter in (
+        HEALTHBENCH,
+        RAR_SCIENCE,
+        RAR_MEDICINE,
+        RUBRICHUB,
+        RESEARCHQA,
+        VERINSTRUCT,
+        VERL,
+        LONGBENCH_WRITE,
+        LONGWRITER_ZERO,
+        WRITINGBENCH,
+        BIGGEN_BENCH,
+        ROLEBENCH,
+        IFEVAL,
+        IFBENCH,
+        MEDQA,
+        GPQA,
+        PUBMEDQA,
+    )
+}
+
+#: The sets on which nothing may train, by name.
+EVALUATION_ONLY = tuple(name for name, one in CONVERTERS.items() if one.evaluation_only)
+
+
+def recognised(row: dict[str, Any]) -> Converter | None:
+    """The converter for a row of unknown origin, by the row's keys."""
+    return next((one for one in CONVERTERS.values() if one.recognises(row)), None)
