@@ -167,7 +167,7 @@ def _load_library() -> tuple[dict[str, Any], Any]:
     return INSTRUCTION_DICT, langdetect
 
 
-def _library() -> tuple[dict[str, Any], Any]:
+def ifeval_library() -> tuple[dict[str, Any], Any]:
     with _library_lock:
         return _load_library()
 
@@ -206,7 +206,7 @@ def _instruction(id: str, args_json: str) -> tuple[Any, str]:
     The library draws a missing or senseless argument at random; a check that asks something else in
     every process is none, so that is a cause.
     """
-    registry, _ = _library()
+    registry, _ = ifeval_library()
     args: dict[str, Any] = json.loads(args_json)
     instruction = registry[id](id)
     names = set(instruction.get_instruction_args_keys())
@@ -245,7 +245,7 @@ def _without_language(id: str, response: str) -> Verdict | None:
         return Verdict(False)
     if id == "change_case:english_capital" and not response.isupper():
         return Verdict(False)
-    _, langdetect = _library()
+    _, langdetect = ifeval_library()
     try:
         langdetect.detect(response)
     except langdetect.LangDetectException:

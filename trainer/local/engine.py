@@ -8,20 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 
 from ...agents.policy import Request, Sample
 from ...specs.engines import LocalEngine
-from ...specs.sampling import stream
 from ..chat import Chat
 from ..engine import Example, UpdateStats
-from .generate import response_logprobs, sample_tokens
+from .decode import decode, end_tokens
+from .generate import response_logprobs
 from .grpo import Batch, check_tokens, clipped_loss, k3, make_batch
 
-#: Rollouts decoded together. More only costs memory: 64 fill two cores.
-DECODE_BATCH = 64
 #: Rollouts of similar length in one backward pass: little padding, and a bounded peak of memory.
 TRAIN_BATCH = 16
 
@@ -83,9 +80,7 @@ class Engine:
         self.optimizer = torch.optim.AdamW(trainable, lr=spec.learning_rate, weight_decay=0.0, fused=True)
         self._version = version
         self._chat = Chat(tokenizer, spec.max_prompt_tokens)
-        ends = self.model.generation_config.eos_token_id
-        listed = ends if isinstance(ends, list) else [ends]
-        self._ends = sorted({*listed, tokenizer.eos_token_id} - {None})
+        self._ends = end_tokens(self.model, tokenizer)
 
     @property
     def version(self) -> int:
@@ -107,30 +102,16 @@ class Engine:
 
     def sample(self, requests: Sequence[Request], seed: int) -> list[Sample]:
         """Sample one response a request, in order (see `agents.policy.Policy`)."""
-        samples: list[Sample] = []
-        for start in range(0, len(requests), DECODE_BATCH):
-            samples += self._decode(requests[start : start + DECODE_BATCH], seed)
-        return samples
-
-    def _decode(self, requests: Sequence[Request], seed: int) -> list[Sample]:
-        rows = {prompt: row for row, prompt in enumerate(dict.fromkeys(r.prompt for r in requests))}
-        for prompt in rows:
-            self.check_prompt(prompt)
-        limit = self.spec.max_new_tokens
-        uniform_BT = np.stack([stream(seed, *r.key).random(limit) for r in requests])
-        responses = sample_tokens(
+        batches = decode(
             self._sampler,
-            [self.tokenize(prompt) for prompt in rows],
-            [rows[r.prompt] for r in requests],
-            uniform_BT,
+            self._chat,
             self._ends,
+            requests,
+            seed,
             self.spec.temperature,
+            self.spec.max_new_tokens,
         )
-        texts = self.tokenizer.batch_decode(responses, skip_special_tokens=True)
-        return [
-            Sample(text.strip(), tuple(ids), ids[-1] in self._ends)
-            for text, ids in zip(texts, responses, strict=True)
-        ]
+        return [sample for batch in batches for sample in batch]
 
     def train(self, examples: Sequence[Example], normaliser: float) -> UpdateStats:
         """Take `epochs` optimizer steps on a batch and move on to the next version.
