@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,7 @@ from .errors import (
     validate,
 )
 from .harnessfile import HarnessFile
+from .mix import MixSpec
 from .schema import Judge, RunSpec
 from .tasks import PluginFault, TaskFile
 from .updates import Update, UpdateFile
@@ -41,6 +42,7 @@ __all__ = [
     "dump_yaml",
     "load_harness_file",
     "load_judge",
+    "load_mix",
     "load_run_spec",
     "load_task_file",
     "load_update",
@@ -114,12 +116,12 @@ def load_task_file(path: Path, fault: PluginFault | None = None) -> TaskFile:
 
     Plugin checks are held against `fault`; without one, any name and arguments will do.
     """
-    return _load(path, TaskFile, after=_check_ids, fault=fault)
+    return _load(path, TaskFile, after=_check_ids, context=fault)
 
 
 def load_harness_file(path: Path, fault: PluginFault | None = None) -> HarnessFile:
     """Read an exported harness. Raises `SpecError`."""
-    return _load(path, HarnessFile, fault=fault)
+    return _load(path, HarnessFile, context=fault)
 
 
 def load_judge(path: Path) -> Judge:
@@ -129,7 +131,12 @@ def load_judge(path: Path) -> Judge:
 
 def load_update(path: Path, fault: PluginFault | None = None) -> Update:
     """Read one update that a person wrote. Raises `SpecError`."""
-    return _load(path, UpdateFile, fault=fault).update
+    return _load(path, UpdateFile, context=fault).update
+
+
+def load_mix(path: Path, converters: Mapping[str, Any]) -> MixSpec:
+    """Read a mix, and hold it against the properties of the `converters`. Raises `SpecError`."""
+    return _load(path, MixSpec, context=converters)
 
 
 def _load(
@@ -137,7 +144,7 @@ def _load(
     model: type[M],
     before: Callable[[Node, list[Problem]], None] = lambda *_: None,
     after: Callable[[Node, list[Problem]], None] = lambda *_: None,
-    fault: PluginFault | None = None,
+    context: Any = None,
 ) -> M:
     """A file as a `model`; `before` and `after` its validation more may be done with the nodes."""
     problems: list[Problem] = []
@@ -146,7 +153,7 @@ def _load(
         if source is None:
             raise SpecError(problems)
         before(source, problems)
-        loaded = validate(model, source, problems, context=fault)
+        loaded = validate(model, source, problems, context=context)
         after(source, problems)
         del source  # before the collector looks at a million nodes
     if loaded is None or problems:

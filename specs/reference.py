@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from .harnessfile import HarnessFile
+from .mix import MixSpec
 from .schema import RunSpec
 from .tasks import TaskFile
 from .updates import UpdateFile
@@ -54,7 +55,12 @@ def update_schema() -> dict[str, Any]:
     return UpdateFile.model_json_schema() | {"$schema": DRAFT, "title": "HarnessRL update"}
 
 
-SCHEMAS = {"harness": run_schema, "tasks": tasks_schema, "update": update_schema}
+def mix_schema() -> dict[str, Any]:
+    """JSON Schema of a mix."""
+    return MixSpec.model_json_schema() | {"$schema": DRAFT, "title": "HarnessRL mix"}
+
+
+SCHEMAS = {"harness": run_schema, "tasks": tasks_schema, "update": update_schema, "mix": mix_schema}
 
 
 def as_text(schema: dict[str, Any]) -> str:
@@ -100,6 +106,7 @@ def page() -> str:
         ("Task file", TaskFile),
         ("Update file", UpdateFile),
         ("Harness file", HarnessFile),
+        ("Mix", MixSpec),
     ):
         parts.append(f"\n## {title}\n")
         parts += _sections(model, "", set())

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ... import __version__
-from . import diagnosing, harness, judging, launching, memory, spec, studio, training
+from . import data, diagnosing, harness, judging, launching, memory, spec, studio, training
 
 app = typer.Typer(
     name="harnessrl",
@@ -30,6 +30,7 @@ for command in (
     spec.schema,
 ):
     app.command()(command)
+app.add_typer(data.app, name="data")
 app.add_typer(harness.app, name="harness")
 app.add_typer(memory.app, name="memory")
 

@@ -28,6 +28,7 @@ class SchemaOf(StrEnum):
     harness = "harness"
     tasks = "tasks"
     update = "update"
+    mix = "mix"
 
 
 def init(
@@ -124,7 +125,7 @@ def _told(findings: Iterable[Finding]) -> int:
 
 
 def schema(
-    of: Annotated[SchemaOf, typer.Argument(help="Of a run spec, a task file or an update.")] = (
+    of: Annotated[SchemaOf, typer.Argument(help="Of a run spec, a task file, an update or a mix.")] = (
         SchemaOf.harness
     ),
 ) -> None:

@@ -16,8 +16,8 @@ from ...specs.guidance import overlap
 from ...specs.harness import UpdateError
 from ...specs.harnessfile import HarnessFile, begin_with
 from ...specs.loader import LoadedSpec, SpecError, load_harness_file, load_task_file
-from ...specs.sampling import check_shares
 from ...specs.ood import OodTask
+from ...specs.sampling import check_shares
 from ...specs.tasks import Criterion, HeldOutTask, Pool, TaskFile, TrainTask
 from .converters import EVALUATION_ONLY
 from .readers import FORMATS

@@ -1,0 +1,231 @@
+"""`harnessrl data build | stats | show | validate | sources`: suites of tasks from public data sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .shared import BAD_INPUT, fail
+
+if TYPE_CHECKING:
+    from ..data.mix import Mix
+    from ..data.rows import AnyTask, Row
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Build and look at suites of tasks.")
+SHOWN = 20  # of a list that may be long
+
+MixArg = Annotated[Path, typer.Argument(metavar="MIX", help="A mix (YAML).", show_default=False)]
+TasksArg = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PATH", help="A built mix, a task or data file, or a mix (YAML).", show_default=False
+    ),
+]
+FolderOption = Annotated[
+    list[Path] | None, typer.Option("--folder", help="A folder with local files; may be repeated.")
+]
+OfflineOption = Annotated[bool, typer.Option("--offline", help="Ask neither package index nor hub.")]
+
+
+@app.command()
+def build(
+    mix: MixArg,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder to write (default: the mix's name).")
+    ] = None,
+    folder: FolderOption = None,
+    offline: OfflineOption = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 1, writing nothing, where a quota is not met.")
+    ] = False,
+    malformed: Annotated[
+        str | None, typer.Option(help="skip | fail: what to do about rows that cannot be used.")
+    ] = None,
+    include_unlicensed: Annotated[
+        bool,
+        typer.Option("--include-unlicensed", help="Do not keep apart tasks that state no licence."),
+    ] = False,
+) -> None:
+    """Build a suite of tasks into a folder: training, held-out and evaluation-only tasks.
+
+    \b
+    Examples:
+      harnessrl data build specs/mixes/rubric-mix-10k.yaml --folder my-data
+      harnessrl data build my-mix.yaml --out suites/mine --strict
+    """
+    from ..data.folder import APART, write_folder
+
+    if malformed not in (None, "skip", "fail"):
+        fail(f"--malformed: {malformed} is not allowed; allowed: skip, fail", BAD_INPUT)
+    built = _assemble(mix, folder, offline, malformed)
+    target = out or Path(built.spec.name)
+    missing = built.missing()
+    for line in _accounts(built):
+        typer.echo(line)
+    for line in missing:
+        typer.echo(f"missing: {line}")
+    if strict and missing:
+        fail(f"{len(missing)} quotas or sources are missing (--strict); nothing was written")
+    try:
+        manifest = write_folder(built, target, include_unlicensed)
+    except FileExistsError as error:
+        fail(str(error), BAD_INPUT)
+    except OSError as error:
+        fail(f"{target}: cannot be written ({error.strerror})", BAD_INPUT)
+    for name, about in manifest["files"].items():
+        typer.echo(f"{target / name}: {about['rows']:,} rows")
+    if any(name.startswith(APART) for name in manifest["files"]):
+        typer.echo(f"{target / APART} holds tasks whose sources state no licence: do not pass them on")
+
+
+@app.command()
+def stats(
+    path: TasksArg,
+    tokenizer: Annotated[
+        str, typer.Option(help="minilm (packaged), words, or a model's folder or id.")
+    ] = "minilm",
+    folder: FolderOption = None,
+    offline: OfflineOption = False,
+    histograms: Annotated[bool, typer.Option(help="Lengths and rubric sizes as text.")] = True,
+) -> None:
+    """The columns of the paper's Table 1 for a suite, beside the published figures.
+
+    Example: harnessrl data stats rubric-mix-10k --tokenizer Qwen/Qwen3-4B
+    """
+    from ...specs.ood import OodTask
+    from ...specs.tasks import TrainTask
+    from ..data.stats import by_domain, figures, histogram, table, tokenizer_named
+
+    try:
+        named, count = tokenizer_named(tokenizer)
+    except (OSError, ValueError) as error:
+        fail(f"--tokenizer {tokenizer}: {str(error).splitlines()[0]}", BAD_INPUT)
+    tasks = _tasks(path, folder, offline)
+    typer.echo(f"tokens: {named}")
+    train = [task for task in tasks if isinstance(task, TrainTask)]
+    if train:
+        typer.echo("\ntraining tasks")
+        typer.echo(table(figures(name, some, count) for name, some in by_domain(train).items()))
+    others = [task for task in tasks if not isinstance(task, TrainTask)]
+    groups: dict[str, list[AnyTask]] = {}
+    for task in others:
+        groups.setdefault(
+            task.source if isinstance(task, OodTask) else f"{task.domain} held out", []
+        ).append(task)
+    if groups:
+        typer.echo("\nheld-out and evaluation-only tasks")
+        typer.echo(table((figures(name, some, count) for name, some in groups.items()), published=False))
+    if histograms and train:
+        typer.echo("\n" + histogram("criteria of a training task", [len(task.rubric) for task in train]))
+        typer.echo(
+            "\n" + histogram("tokens of a training prompt", [count(task.prompt) for task in train])
+        )
+
+
+@app.command()
+def show(
+    path: TasksArg,
+    task: Annotated[str, typer.Argument(metavar="ID", help="The task's id.", show_default=False)],
+    folder: FolderOption = None,
+    offline: OfflineOption = False,
+) -> None:
+    """One task as it would be trained on or evaluated with.
+
+    Example: harnessrl data show rubric-mix-10k healthbench-3a896889-9029-4ef8-8684-ca378da4702b
+    """
+    from ...specs.errors import did_you_mean
+    from ...specs.loader import dump_yaml
+
+    known = {one.id: one for one in _tasks(path, folder, offline)}
+    if task not in known:
+        fail(f"there is no task {task} in {path}{did_you_mean(task, known)}", BAD_INPUT)
+    kind = type(known[task]).__name__.removesuffix("Task")
+    typer.echo(f"# {kind}")
+    typer.echo(dump_yaml(known[task].model_dump(mode="json", exclude_defaults=True)), nl=False)
+
+
+@app.command()
+def validate(
+    path: TasksArg,
+    folder: FolderOption = None,
+    offline: OfflineOption = False,
+    every: Annotated[bool, typer.Option("--all", help=f"Not only the first {SHOWN} of a kind.")] = False,
+) -> None:
+    """What looks wrong with tasks that can be read: signs, duplicates, mojibake, lengths. Exits with 1.
+
+    Example: harnessrl data validate my-rows.jsonl
+    """
+    from ..data.lint import Finding, findings
+
+    tasks = _tasks(path, folder, offline)
+    kinds: dict[str, list[Finding]] = {}
+    for finding in findings(tasks):
+        kinds.setdefault(finding.kind, []).append(finding)
+    for kind, found in kinds.items():
+        typer.echo(f"{kind}: {len(found):,}")
+        for one in found if every else found[:SHOWN]:
+            typer.echo(f"  {one.task}: {one.detail}: {one.suggestion}")
+    typer.echo(f"{len(tasks):,} tasks, {sum(map(len, kinds.values())):,} findings")
+    if kinds:
+        raise typer.Exit(1)
+
+
+@app.command()
+def sources() -> None:
+    """The data sets whose rows can be converted."""
+    from ..data.converters import CONVERTERS
+
+    for one in CONVERTERS.values():
+        notes = ["evaluation only"] * one.evaluation_only + ["your own local file only"] * one.local_only
+        typer.echo(f"{one.name:16} {one.domain:22} {', '.join(notes)}".rstrip())
+
+
+def _assemble(path: Path, folder: list[Path] | None, offline: bool, malformed: str | None = None) -> Mix:
+    from ...specs.loader import SpecError
+    from ..data.mix import assemble
+
+    for one in folder or []:
+        if not one.is_dir():
+            fail(f"--folder {one}: there is no such folder", BAD_INPUT)
+    try:
+        return assemble(path, folder or [], offline, malformed, lambda line: typer.echo(line, err=True))
+    except SpecError as error:
+        fail(str(error), BAD_INPUT)
+
+
+def _tasks(path: Path, folder: list[Path] | None, offline: bool) -> list[AnyTask]:
+    """The tasks of a built mix or a file, or of a mix that is built for this alone; refusals are told."""
+    from ...specs.loader import SpecError
+    from ..data.folder import is_mix, read_folder
+
+    if is_mix(path):
+        built = _assemble(path, folder, offline)
+        return [*built.train, *built.held_out, *(task for some in built.ood.values() for task in some)]
+    try:
+        rows: list[Row] = list(read_folder(path))
+    except SpecError as error:
+        fail(str(error), BAD_INPUT)
+    refused = [row for row in rows if isinstance(row.task, str)]
+    for row in refused[:SHOWN]:
+        typer.echo(f"refused: {row.where}: {row.task}", err=True)
+    if refused:
+        typer.echo(f"{len(refused):,} of {len(rows):,} rows were refused", err=True)
+    return [row.task for row in rows if not isinstance(row.task, str)]
+
+
+def _accounts(mix: Mix) -> list[str]:
+    """Of each source what became of its rows, then the first rows that could not be used."""
+    from ..data.mix import FATES
+
+    lines = []
+    for name, read in mix.sources.items():
+        if not read.missing:
+            parts = [f"{mix.counts[name][fate]:,} {fate}" for fate in FATES if mix.counts[name][fate]]
+            lines.append(f"{name}: {read.rows:,} rows read = {' + '.join(parts) or '0'}")
+    bad = [left for left in mix.left_out if left.fate in ("malformed", "refused")]
+    lines += [f"{left.fate}: {left.where}: {left.reason}" for left in bad[:SHOWN]]
+    if len(bad) > SHOWN:
+        lines.append(f"{len(bad) - SHOWN:,} more such rows in left_out.jsonl")
+    return lines
