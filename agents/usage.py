@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from .policy import Policy, Request, Sample
 
-Purpose = Literal["train", "critic", "probe"]
+Purpose = Literal["train", "critic", "probe", "evaluate"]
+#: What a run spends on. Evaluation is a command of its own.
 PURPOSES: tuple[Purpose, ...] = ("train", "critic", "probe")
 
 
