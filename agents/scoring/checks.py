@@ -37,7 +37,7 @@ from . import plugins
 REGEX_TIMEOUT = 0.5
 
 #: A plain English text on which every check can be tried. No check's verdict on it is used.
-_TRIAL_TEXT = (
+TRIAL_TEXT = (
     "A short walk after dinner is a simple habit that helps the body rest. "
     "Most people who try it for a few weeks say that they sleep better."
 )
@@ -82,7 +82,7 @@ def missing_resource(check: Check) -> str | None:
         return plugins.missing(check)
     key = repr(check)
     if key not in _missing:
-        verdict = _decide(check, _TRIAL_TEXT, _TRIAL_TEXT)
+        verdict = _decide(check, TRIAL_TEXT, TRIAL_TEXT)
         _missing[key] = verdict.cause if verdict.met is None else None
     return _missing[key]
 
@@ -163,7 +163,7 @@ def _load_library() -> tuple[dict[str, Any], Any]:
     from if_verifiable.ifeval.instructions_registry import INSTRUCTION_DICT
 
     langdetect.DetectorFactory.seed = 0  # else a verdict on a short text changes from call to call
-    langdetect.detect(_TRIAL_TEXT)
+    langdetect.detect(TRIAL_TEXT)
     return INSTRUCTION_DICT, langdetect
 
 

@@ -73,7 +73,9 @@ def _statements(text: str, choices: Mapping[str, str]) -> list[tuple[int, str, s
                 found.append((match.end(), _clause(text, match.start()), named))
     closing = rf"(?P<marks>(?:\b(?i:option|choice|answer|only|so|thus|hence|therefore|that|think|believe)\s+)?(?<!\w){_OPEN})({label})(?!\w){_CLOSE}(?P<more>[^.\n]{{0,120}}?)\s+is\s+(?i:{_RIGHT})"
     for match in regex.finditer(closing, text):
-        if not match["marks"].strip() and regex.search(r"\w[ \t]*$", text[max(0, match.start() - 20) : match.start()]):
+        if not match["marks"].strip() and regex.search(
+            r"\w[ \t]*$", text[max(0, match.start() - 20) : match.start()]
+        ):
             continue  # `vitamin D is the right one`
         named = {_canonical(match[2], choices)}
         named |= {_canonical(m, choices) for m in _labels_in(match["more"], label)}
@@ -81,9 +83,7 @@ def _statements(text: str, choices: Mapping[str, str]) -> list[tuple[int, str, s
     return found
 
 
-def _named(
-    text: str, at: int, label: str, content: str, choices: Mapping[str, str]
-) -> set[str]:
+def _named(text: str, at: int, label: str, content: str, choices: Mapping[str, str]) -> set[str]:
     """The answers that stand right after a statement's opening: labels, or the text of one."""
     rest = text[at : at + MOST_SAID]
     if match := regex.match(rf"{_OPEN}({label})(?!\w)(?P<close>{_CLOSE})", rest):
@@ -95,7 +95,9 @@ def _named(
                 named.add(_canonical(more[1], choices))
                 place = more.end()
             return named
-    if content and (match := regex.match(rf"{_OPEN}(?:the\s+|an?\s+)?({content})(?!\w)", rest, regex.IGNORECASE)):
+    if content and (
+        match := regex.match(rf"{_OPEN}(?:the\s+|an?\s+)?({content})(?!\w)", rest, regex.IGNORECASE)
+    ):
         return _by_text(match[1], choices)
     return set()
 
@@ -133,7 +135,9 @@ def _line(line: str, choices: Mapping[str, str]) -> set[str]:
         return set()
     found = _canonical(match[1], choices)
     more, own = _plain(match["more"]), _plain(choices[found])
-    marked = regex.match(rf"{_OPEN}(?:(?i:option|choice|answer)\s+)?{label}{_CLOSE}\s*[.):,\uff0e\u3001-]", line.strip())
+    marked = regex.match(
+        rf"{_OPEN}(?:(?i:option|choice|answer)\s+)?{label}{_CLOSE}\s*[.):,\uff0e\u3001-]", line.strip()
+    )
     if not more or (own != _plain(found) and more.startswith(own)):
         return {found}
     is_word = own == _plain(found)  # yes, no, maybe: what follows is why
@@ -159,7 +163,9 @@ def _restated(text: str, choices: Mapping[str, str]) -> set[str]:
     if len(found) == 1:
         (label,) = found
         for sentence in regex.split(r"(?<=[.!?])\s+|\n+", text):
-            if texts[label] in _plain(sentence) and (_UNSAID.search(sentence) or sentence.rstrip().endswith("?")):
+            if texts[label] in _plain(sentence) and (
+                _UNSAID.search(sentence) or sentence.rstrip().endswith("?")
+            ):
                 return set()
     return found
 
@@ -168,7 +174,9 @@ def _mentioned(text: str, choices: Mapping[str, str]) -> set[str]:
     """The only answer that is mentioned at all, in a response that says little else: `I think (B)`."""
     found = {_canonical(m, choices) for m in _labels_in(text, _label(choices))}
     is_short = len(text.split()) <= 12
-    return found if len(found) == 1 and is_short and not _UNSAID.search(text) and "?" not in text else set()
+    return (
+        found if len(found) == 1 and is_short and not _UNSAID.search(text) and "?" not in text else set()
+    )
 
 
 def _labels_in(text: str, label: str) -> list[str]:
@@ -185,7 +193,9 @@ def _label(choices: Mapping[str, str]) -> str:
 def _content(choices: Mapping[str, str]) -> str:
     """The text of an answer, up to spacing; of two that begin alike the longer one."""
     texts = sorted((text for text in choices.values() if text.strip()), key=len, reverse=True)
-    return "|".join(r"\s+".join(regex.escape(word) for word in text.split()).rstrip(".") for text in texts)
+    return "|".join(
+        r"\s+".join(regex.escape(word) for word in text.split()).rstrip(".") for text in texts
+    )
 
 
 def _by_text(said: str, choices: Mapping[str, str]) -> set[str]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from unittest import mock
 
-from ...agents.scoring.checks import ifeval_library
+from ...agents.scoring.checks import TRIAL_TEXT, ifeval_library
 from ...specs.ood import Instruction, OodTask
 from ...specs.tasks import IFEVAL_IDS, Task
 from .measures import Group, Measured, Score
@@ -46,7 +46,10 @@ def _measured(task: Task, text: str) -> Measured:
         scores[f"instructions, {mode}"] = (
             Score(sum(met) / len(met), weight=len(met)) if met else Score(None, cause)
         )
-    told = {f"{n}: {one.id}": said for n, (one, said) in enumerate(zip(task.instructions, followed, strict=True))}
+    told = {
+        f"{n}: {one.id}": said
+        for n, (one, said) in enumerate(zip(task.instructions, followed, strict=True))
+    }
     return Measured(scores, detail={"instructions": told})
 
 
@@ -58,12 +61,14 @@ def follows(instruction: Instruction, prompt: str, response: str) -> tuple[bool,
     try:
         strict = _check(checker, response)
         return strict, strict or any(_check(checker, text) for text in variants(response))
-    except LookupError as error:
-        if "nltk" not in str(error).lower():
-            return f"{instruction.id} fails: {type(error).__name__}"
-        return f"{instruction.id} needs NLTK data"
     except Exception as error:  # a program of somebody else's, on a text of somebody else's
-        return f"{instruction.id} fails: {type(error).__name__}"
+        return _why(instruction.id, error)
+
+
+def _why(id: str, error: Exception) -> str:
+    if isinstance(error, LookupError) and "nltk" in str(error).lower():
+        return f"{id} needs NLTK data"
+    return f"{id} fails: {type(error).__name__}"
 
 
 def variants(response: str) -> list[str]:
@@ -79,7 +84,10 @@ def _check(checker: Any, text: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _checker(id: str, args_json: str, prompt: str) -> Any:
-    """The instruction's program with its arguments set, or why there is none."""
+    """The instruction's program with its arguments set, or why there is none.
+
+    It is tried on a text: what needs NLTK data cannot say anything here, not even of a blank response.
+    """
     args: dict[str, Any] = json.loads(args_json)
     registry = _registry(id)
     if id not in registry:
@@ -97,6 +105,13 @@ def _checker(id: str, args_json: str, prompt: str) -> Any:
     missing = [name for name in checker.get_instruction_args_keys() if name not in {*args, "prompt"}]
     if missing and not id.startswith(_DRAWS_NOTHING):
         return f"{id} is not told its {', '.join(missing)}"
+    try:
+        checker.check_following(TRIAL_TEXT)
+    except LookupError as error:
+        if "nltk" in str(error).lower():
+            return _why(id, error)
+    except Exception:  # on this text; the response's own may be another matter
+        return checker
     return checker
 
 

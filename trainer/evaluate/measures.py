@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,6 +17,9 @@ from .overlap import rouge_l
 
 #: The score of a response is that of its rubric, clipped; of HealthBench's kind the mean is clipped.
 RUBRIC, RUBRIC_UNCLIPPED = "rubric", "rubric, unclipped"
+
+#: Tasks that the oracle compares responses of side by side: one task's pairs alone keep no server busy.
+TASKS_AT_A_TIME = 16
 
 
 @dataclass(frozen=True)
@@ -80,12 +84,13 @@ class RubricMeasure:
         """R_raw of each response; a criterion is dropped for all responses of a group, or for none."""
         questions = [(g.task, self._rubric(g.task), text) for g in groups for text in g.texts]
         found = iter(self.scorer.verdicts_of(questions, "evaluate"))
-        return [self._group(group, [next(found) for _ in group.texts]) for group in groups]
+        cause = next(iter(self.scorer.take_causes("evaluate")), "")
+        return [self._group(group, [next(found) for _ in group.texts], cause) for group in groups]
 
     def _rubric(self, task: Task) -> tuple[Criterion, ...]:
         return task.rubric or self.more(task)
 
-    def _group(self, group: Group, met: Sequence[np.ndarray]) -> list[Measured]:
+    def _group(self, group: Group, met: Sequence[np.ndarray], cause: str) -> list[Measured]:
         rubric = self._rubric(group.task)
         if not met:
             return []
@@ -97,7 +102,7 @@ class RubricMeasure:
                 for criterion, one in zip(rubric, met_K, strict=True)
             )
             if np.isnan(reward):
-                score = unclipped = Score(None, "too few of its verdicts could be scored")
+                score = unclipped = Score(None, f"too few verdicts; the commonest cause: {cause}")
             else:
                 score, unclipped = Score(min(1.0, max(0.0, reward))), Score(reward)
             out.append(Measured({RUBRIC: score, RUBRIC_UNCLIPPED: unclipped}, verdicts))
@@ -111,14 +116,14 @@ class QualityMeasure:
         self.scorer = scorer
 
     def fits(self, task: Task) -> bool:
-        """Is there an oracle that could say something of it?"""
-        if self.scorer.asked is not None:
-            return not isinstance(task, OodTask)
-        return self.scorer.oracle.kind == "embedded" and task.quality is not None
+        """Is it a task of the run's own, and is there an oracle that could say something of it?"""
+        embedded = self.scorer.oracle.kind == "embedded" and task.quality is not None
+        return not isinstance(task, OodTask) and (self.scorer.asked is not None or embedded)
 
     def measure(self, groups: Sequence[Group]) -> list[list[Measured]]:
-        """Quality in [0, 1]."""
-        return [self._group(group) for group in groups]
+        """Quality in [0, 1]. A task's questions are asked at once; several tasks are asked about at a time."""
+        with ThreadPoolExecutor(TASKS_AT_A_TIME if self.scorer.asked else 1) as pool:
+            return list(pool.map(self._group, groups))
 
     def _group(self, group: Group) -> list[Measured]:
         found = self.scorer.quality(group.task, group.texts, "evaluate")

@@ -63,11 +63,11 @@ class PolicyMissingError(Exception):
     """What was named is no policy; the message says why."""
 
 
-def open_policy(name: str, max_prompt_tokens: int, concurrency: int, max_tokens: int) -> Evaluated:
+def open_policy(name: str, concurrency: int, max_tokens: int) -> Evaluated:
     """The policy that a command line names. Raises `PolicyMissingError`, `PolicyNotFoundError`."""
     if name.startswith(("http://", "https://")):
         return EndpointPolicy(name, concurrency, max_tokens)
-    return LocalPolicy(name, policy_folder(name), max_prompt_tokens)
+    return LocalPolicy(name, policy_folder(name), max_tokens)
 
 
 def policy_folder(name: str) -> Path:
@@ -105,7 +105,7 @@ class LocalPolicy:
     Raises `PolicyNotFoundError`.
     """
 
-    def __init__(self, name: str, folder: Path, max_prompt_tokens: int) -> None:
+    def __init__(self, name: str, folder: Path, max_tokens: int) -> None:
         import torch
 
         from ..chat import Chat
@@ -117,7 +117,9 @@ class LocalPolicy:
         self.name = name
         self.identity = f"local {fingerprint(folder)} {device}"
         self._model = model.to(device, torch.bfloat16).eval()
-        self._chat = Chat(tokenizer, max_prompt_tokens)
+        context = getattr(model.config, "max_position_embeddings", None) or 2**31
+        self._room = context - max_tokens
+        self._chat = Chat(tokenizer, context)
         self._ends = end_tokens(self._model, tokenizer)
 
     def replies(self, asks: Sequence[Ask]) -> Iterator[tuple[int, Reply | str]]:
@@ -126,10 +128,8 @@ class LocalPolicy:
 
         good: dict[tuple[float, int, int], list[int]] = {}
         for n, ask in enumerate(asks):
-            try:
-                self._chat.check_prompt(ask.prompt)
-            except PromptError as error:
-                yield n, str(error)
+            if why := self._refused(ask.prompt):
+                yield n, why
             else:
                 good.setdefault((ask.temperature, ask.max_tokens, ask.seed), []).append(n)
         for (temperature, max_tokens, seed), numbers in good.items():
@@ -140,6 +140,15 @@ class LocalPolicy:
             ):
                 for sample in batch:
                     yield next(left), Reply(sample.text, sample.finished)
+
+    def _refused(self, prompt: str) -> str:
+        if len(self._chat.tokenize(prompt)) > self._room:
+            return "the prompt leaves no room for a response"
+        try:
+            self._chat.check_prompt(prompt)
+        except PromptError as error:
+            return str(error).partition(":")[0]
+        return ""
 
     def close(self) -> None:
         """Free the memory."""
@@ -182,7 +191,9 @@ class EndpointPolicy:
         if model and model not in served:
             raise PolicyMissingError(f"{url}: serves {', '.join(sorted(served))}, not {model}")
         if not model and len(served) != 1:
-            raise PolicyMissingError(f"{url}: serves {', '.join(sorted(served)) or 'no model'}; name one: {url}#MODEL")
+            raise PolicyMissingError(
+                f"{url}: serves {', '.join(sorted(served)) or 'no model'}; name one: {url}#MODEL"
+            )
         return model or next(iter(served))
 
     def replies(self, asks: Sequence[Ask]) -> Iterator[tuple[int, Reply | str]]:

@@ -16,6 +16,9 @@ def role_rubric(task: Task) -> tuple[Criterion, ...]:
         Criterion(text="The response answers what was asked.", points=2.0),
         Criterion(text=f"Its tone and choice of words are such as {role} is known for.", points=2.0),
         Criterion(text=f"It says something that only somebody in {role}'s place would say.", points=1.0),
-        Criterion(text="It calls itself an AI, a model or an assistant, or says that it plays a role.", points=-3.0),
+        Criterion(
+            text="It calls itself an AI, a model or an assistant, or says that it plays a role.",
+            points=-3.0,
+        ),
         Criterion(text=f"It contradicts what is generally known about {role}.", points=-2.0),
     )

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from .measures import RUBRIC_UNCLIPPED, Judged
+from .measures import RUBRIC, RUBRIC_UNCLIPPED, Judged
 from .policies import Reply
 from .run import Answered, Mode, Response
 from .stats import Estimate, Paired, estimate, paired
@@ -98,8 +98,15 @@ def rows(answered: Sequence[Answered], seed: int) -> list[Row]:
             parts |= domains
         for part, members in parts.items():
             for mode in MODES:
-                out += [_row(name, part, mode, metric, members, seed) for metric in _metrics(members, mode)]
+                found = [_row(name, part, mode, m, members, seed) for m in _metrics(members, mode)]
+                out += [row for row in found if not _says_nothing_new(row, found)]
     return out
+
+
+def _says_nothing_new(row: Row, beside: Sequence[Row]) -> bool:
+    """Where no response scores below zero, clipping each or their mean is the same."""
+    clipped = next((other for other in beside if other.metric == RUBRIC), row)
+    return row.metric == RUBRIC_UNCLIPPED and row.estimate == clipped.estimate
 
 
 def _row(
@@ -152,7 +159,18 @@ def axis_rows(answered: Sequence[Answered], seed: int) -> list[Row]:
             for axis in sorted(seen, key=lambda one: (one == "", one)):
                 values = shares[axis]
                 found = estimate([v for v, _ in values], [w for _, w in values], seed)
-                out.append(Row(name, axis or "no axis", mode, "criteria earned", found, seen[axis], unscored[axis], {}))
+                out.append(
+                    Row(
+                        name,
+                        axis or "no axis",
+                        mode,
+                        "criteria earned",
+                        found,
+                        seen[axis],
+                        unscored[axis],
+                        {},
+                    )
+                )
     named = {row.set_name for row in out if row.part != "no axis"}
     return [row for row in out if row.set_name in named]  # a set without any axis says nothing here
 
