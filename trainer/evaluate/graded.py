@@ -1,4 +1,4 @@
-"""Criteria that a benchmark grades in levels (WritingBench: 1 to 10, BiGGen-Bench: 1 to 5), by the judge."""
+"""Criteria that a benchmark grades in levels (WritingBench 1 to 10, BiGGen-Bench 1 to 5)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _Asked:
             prompt=self.task.prompt,
             response=self.text,
             reference=self.task.reference,
-            name=self.criterion.name,
+            title=self.criterion.name,
             criterion=self.criterion.text,
             levels=self.criterion.levels,
         )
@@ -69,7 +69,7 @@ class _Asked:
 
 
 class GradeMeasure:
-    """The mean of a response's grades, as a share of the highest grade; with one missing, there is none."""
+    """The mean of a response's grades, as a share of the highest grade; none where one is missing."""
 
     def __init__(self, role: Role | None, cache: VerdictCache | None) -> None:
         self.role = role

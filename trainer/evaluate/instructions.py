@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,7 +35,7 @@ class InstructionMeasure:
 
 
 def _measured(task: Task, text: str) -> Measured:
-    """A prompt counts where all its instructions could be verified, an instruction where it could itself."""
+    """A prompt counts where all its instructions could be verified, an instruction where it was."""
     assert isinstance(task, OodTask)
     followed = [follows(one, task.prompt, text) for one in task.instructions]
     cause = next((one for one in followed if isinstance(one, str)), "")
@@ -121,9 +122,13 @@ _DRAWS_NOTHING = ("combination:repeat_prompt",)
 
 def _registry(id: str) -> Mapping[str, Any]:
     registry, _ = ifeval_library()  # which also seeds the language detection
-    if id in IFEVAL_IDS:
-        return registry
-    return _ifbench()
+    logging.getLogger().addFilter(_says_more)  # added once, however often
+    return registry if id in IFEVAL_IDS else _ifbench()
+
+
+def _says_more(record: logging.LogRecord) -> bool:
+    """The library tells the root logger of every text whose language it cannot detect."""
+    return "Unable to detect language" not in record.getMessage()
 
 
 @functools.lru_cache(maxsize=1)

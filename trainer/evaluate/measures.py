@@ -121,7 +121,7 @@ class QualityMeasure:
         return not isinstance(task, OodTask) and (self.scorer.asked is not None or embedded)
 
     def measure(self, groups: Sequence[Group]) -> list[list[Measured]]:
-        """Quality in [0, 1]. A task's questions are asked at once; several tasks are asked about at a time."""
+        """Quality in [0, 1]. A task's questions are asked at once, and those of several tasks."""
         with ThreadPoolExecutor(TASKS_AT_A_TIME if self.scorer.asked else 1) as pool:
             return list(pool.map(self._group, groups))
 

@@ -197,7 +197,7 @@ class EndpointPolicy:
         return model or next(iter(served))
 
     def replies(self, asks: Sequence[Ask]) -> Iterator[tuple[int, Reply | str]]:
-        """All are asked at once, inside the limit on requests in flight: there is no batch to wait for."""
+        """All at once, inside the limit on requests in flight: there is no batch to wait for."""
         done: queue.SimpleQueue[tuple[int, Reply | str] | None] = queue.SimpleQueue()
 
         async def one(n: int, ask: Ask) -> None:

@@ -1,4 +1,4 @@
-"""A rubric for role-play sets that carry none (RoleBench): what a judge can see without knowing the role."""
+"""A rubric for role-play sets that carry none (RoleBench): what any judge of the role can see."""
 
 from __future__ import annotations
 

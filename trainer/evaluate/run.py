@@ -1,4 +1,4 @@
-"""An evaluation, top to bottom: sample what is not known yet, and measure each task as soon as it is there.
+"""Sampling what is not known yet, and measuring each task as soon as it is there.
 
 Sampling goes on in a thread of its own while responses are measured, so that neither endpoint waits for
 the other. Everything that was sampled or judged is on disk at once; a killed evaluation goes on there.

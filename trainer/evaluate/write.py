@@ -68,8 +68,9 @@ def markdown(evaluation: Evaluation) -> str:
     lines = [
         f"# Evaluation: {evaluation.name}",
         "",
-        f"Greedy, and {s.samples} sampled a task at temperature {s.temperature:g}; at most {s.max_tokens} "
-        f"tokens; seed {s.seed}. Judge: {evaluation.judge or 'none'}. Oracle: {evaluation.oracle or 'none'}. "
+        f"Greedy, and {s.samples} sampled a task at temperature {s.temperature:g}; at most "
+        f"{s.max_tokens} tokens; seed {s.seed}. Judge: {evaluation.judge or 'none'}. "
+        f"Oracle: {evaluation.oracle or 'none'}. "
         f"Intervals: {LEVEL:.0%}, {DRAWS:,} bootstrap draws of tasks.",
     ]
     for policy in evaluation.policies:
