@@ -78,7 +78,7 @@ class Source(Strict):
     read_at_most: Annotated[int, Field(ge=1)] | None = None
     """Stop after so many rows, where a source is far larger than its share."""
     only: dict[str, AtLeastOne[str]] = Field(default_factory=dict)
-    """Keep rows whose field has one of these values, e.g. `data_source: [Medical]`; others are filtered."""
+    """Keep rows whose field has one of these values, e.g. `data_source: [Medical]`; filter others."""
     filters: Filters = Filters()
     """Which of its tasks are let in."""
 
@@ -109,7 +109,7 @@ class OodSet(Strict):
 
 
 class Duplicates(Strict):
-    """Near-duplicate prompts: one of them is kept, and never one that is close to an evaluation-only set."""
+    """Near-duplicate prompts: one is kept, and none that is close to an evaluation-only set."""
 
     threshold: Annotated[float, Field(gt=0.0, le=1.0)] = 0.8
     """Jaccard similarity of two prompts' character 5-grams from which they count as one."""

@@ -223,7 +223,7 @@ OPTIONS: list[tuple[list[str], str]] = [
     (["train", SPEC, "--tasks", "none.jsonl"], "none.jsonl"),
     (["train", SPEC, "--tasks", "empty.jsonl"], "no task to train on"),
     (["train", SPEC, "--tasks", "bad.jsonl"], "bad.jsonl:2:"),
-    (["train", SPEC, "--tasks", "judged.jsonl"], "in words"),
+    (["train", SPEC, "--tasks", "judged.jsonl"], "not a known schema"),
     (["train", SPEC, "--stepz", "3"], "--stepz"),
     (["train", "--resume", "nowhere"], "nowhere is not a run folder"),
     (["report", "nowhere"], "nowhere is not a run folder"),

@@ -63,7 +63,7 @@ def test_every_ifeval_row_becomes_a_task(tmp_path: Path) -> None:
         assert isinstance(row.task, TrainTask), row
         assert row.task.id == f"ifeval-{original['key']}"
         assert row.task.prompt == original["prompt"]
-        assert row.task.source == path.name
+        assert row.task.source == "ifeval"
         checks = [c.check for c in row.task.rubric]
         assert {c.id for c in checks} == set(original["instruction_id_list"])  # type: ignore[union-attr]
         assert {c.points for c in row.task.rubric} == {1.0}

@@ -174,7 +174,10 @@ def validate(
 
 @app.command()
 def sources() -> None:
-    """The data sets whose rows can be converted."""
+    """The data sets whose rows can be converted.
+
+    Example: harnessrl data sources
+    """
     from ..data.converters import CONVERTERS
 
     for one in CONVERTERS.values():

@@ -1,4 +1,4 @@
-"""Draws a domain's tasks evenly over difficulty and length, and splits them. Only ids and a seed decide."""
+"""Draws a domain's tasks evenly over difficulty and length, and splits them; ids and a seed decide."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ...specs.tasks import Task
 T = TypeVar("T", bound=Task)
 Stratum = tuple[int, int]
 
+_WORD = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}]|[^\s\p{Han}\p{Hiragana}\p{Katakana}]+")
+
 
 def words_in(text: str) -> int:
     """Words of a text; a Chinese or Japanese character counts as one."""
-    return len(
-        regex.findall(r"[\p{Han}\p{Hiragana}\p{Katakana}]|[^\s\p{Han}\p{Hiragana}\p{Katakana}]+", text)
-    )
+    return len(_WORD.findall(text))
 
 
 def shuffled(tasks: Sequence[T], seed: int) -> list[T]:
@@ -40,7 +40,7 @@ def draw(
 
     Within a source the strata give in turn, so that rare lengths and rubric sizes are not drowned.
     """
-    strata = _strata([task for tasks in candidates.values() for task in tasks], balance)
+    strata = strata_of([task for tasks in candidates.values() for task in tasks], balance)
     quotas = share_out({name: len(tasks) for name, tasks in candidates.items()}, shares, n)
     drawn: list[T] = []
     for name, tasks in candidates.items():
@@ -49,7 +49,7 @@ def draw(
 
 
 def share_out(available: Mapping[str, int], shares: Mapping[str, float], n: int) -> dict[str, int]:
-    """How many of `n` each source gives: by its share, as far as it has them; the others make up for it."""
+    """How many of `n` each source gives: by its share, as far as it goes; others make up for it."""
     given = dict.fromkeys(available, 0)
     while (left := n - sum(given.values())) > 0:
         open_ = [name for name in available if given[name] < available[name]]
@@ -75,7 +75,7 @@ def split(
     """
     n = len(tasks)
     n_held = held_out if n >= train + held_out else round(n * held_out / (train + held_out))
-    strata = _strata(tasks, balance)
+    strata = strata_of(tasks, balance)
     ordered = sorted(shuffled(tasks, seed), key=lambda t: (t.source, strata[t.id]))
     at = {int((i + 0.5) * n / n_held) for i in range(n_held)}
     return (
@@ -95,7 +95,7 @@ def _in_turn(tasks: Sequence[T], strata: Mapping[str, Stratum]) -> list[T]:
     return [task for _, task in sorted(turns, key=lambda turn: turn[0])]  # a stable sort
 
 
-def _strata(tasks: Sequence[Task], balance: Balance) -> dict[str, Stratum]:
+def strata_of(tasks: Sequence[Task], balance: Balance) -> dict[str, Stratum]:
     """Each task's part of the tasks by number of criteria and by length of the prompt, by task id."""
     difficulty = _bins([len(task.rubric) for task in tasks], balance.criteria_bins)
     length = _bins([words_in(task.prompt) for task in tasks], balance.length_bins)

@@ -19,6 +19,8 @@ BANDS = 16  # of 4 hashes: two prompts of similarity 0.8 share one with probabil
 
 U64 = NDArray[np.uint64]
 
+_LETTERS = regex.compile(r"[\p{L}\p{N}]+")
+
 
 @dataclass(frozen=True)
 class Match:
@@ -51,7 +53,7 @@ def near_duplicates(texts: Sequence[str], threshold: float) -> list[Match]:
 
 def shingles_of(text: str) -> U64:
     """The distinct hashed shingles of a text, in order."""
-    plain = " ".join(regex.findall(r"[\p{L}\p{N}]+", text.casefold()))
+    plain = " ".join(_LETTERS.findall(text.casefold()))
     codes = np.frombuffer(plain.encode("utf-32-le"), dtype=np.uint32).astype(np.uint64)
     if len(codes) <= SHINGLE:
         codes = np.pad(codes, (0, SHINGLE + 1 - len(codes)))

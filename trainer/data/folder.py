@@ -75,8 +75,9 @@ def read_folder(path: Path) -> Iterator[Row]:
         for file in found or sorted(f for f in path.iterdir() if f.suffix in FORMATS):
             yield from read_rows(file)
     elif path.suffix in (".yaml", ".yml"):
-        file = load_task_file(path)
-        yield from (Row(f"{path}: {task.id}", task) for task in (*file.train, *file.held_out))
+        tasks = load_task_file(path)
+        yield from (Row(f"{path}: {task.id}", task) for task in tasks.train)
+        yield from (Row(f"{path}: {task.id}", task) for task in tasks.held_out)
     elif path.is_file():
         yield from read_rows(path)
     else:
@@ -144,7 +145,8 @@ def _swap(new: Path, target: Path) -> None:
 def _manifest(mix: Mix, files: dict[str, Any]) -> dict[str, Any]:
     """Nothing in it depends on when or where it was built."""
     content = json.dumps(mix.spec.model_dump(mode="json"), sort_keys=True)
-    splits = {"train": mix.train, "held_out": mix.held_out}
+    splits: dict[str, Sequence[Task]] = {"train": mix.train, "held_out": mix.held_out}
+    every: list[Task] = [*mix.train, *mix.held_out, *(t for some in mix.ood.values() for t in some)]
     return {
         "name": mix.spec.name,
         "seed": mix.spec.seed,
@@ -177,14 +179,6 @@ def _manifest(mix: Mix, files: dict[str, Any]) -> dict[str, Any]:
             for name, one in mix.spec.ood.items()
         },
         "missing": mix.missing(),
-        "licences": dict(
-            sorted(
-                Counter(
-                    task.licence or "none stated"
-                    for tasks in (mix.train, mix.held_out, *mix.ood.values())
-                    for task in tasks
-                ).items()
-            )
-        ),
+        "licences": dict(sorted(Counter(task.licence or "none stated" for task in every).items())),
         "files": files,
     }

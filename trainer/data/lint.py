@@ -15,7 +15,8 @@ LONG_PROMPT = 2000  # words
 #: UTF-8 read as Latin-1 or Windows-1252: a lead byte followed by a continuation byte, as characters.
 _MOJIBAKE = regex.compile("[\u00c2\u00c3][\u0080-\u00bf]|\u00e2\u20ac[\u0080-\uffff]|\ufffd")
 _BLAMES = regex.compile(
-    r"^(?:the (?:response|answer) )?(?:fails? to|does not|doesn['\u2019]t|neglects|omits|incorrectly|wrongly|misstates)\b",
+    r"^(?:the (?:response|answer) )?"
+    r"(?:fails? to|does not|doesn['\u2019]t|neglects|omits|incorrectly|wrongly|misstates)\b",
     regex.I,
 )
 _WANTS = regex.compile(r"^(?:the (?:response|answer) )?(?:should|must)\b|^avoids?\b", regex.I)

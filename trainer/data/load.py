@@ -20,6 +20,7 @@ from ...specs.ood import OodTask
 from ...specs.sampling import check_shares
 from ...specs.tasks import Criterion, HeldOutTask, Pool, TaskFile, TrainTask
 from .converters import EVALUATION_ONLY
+from .derived import derive_pool, derive_quality
 from .readers import FORMATS
 from .rows import AnyTask, read_rows
 
@@ -131,8 +132,8 @@ class _UnusableError(Exception):
 def _add(tasks: Tasks, where: str, task: AnyTask, judged: bool) -> None:
     if isinstance(task, OodTask) or (isinstance(task, TrainTask) and task.source in EVALUATION_ONLY):
         raise _UnusableError(
-            f"{task.id} ({where}) is of {task.source}, which is for evaluation only: a run that trained on "
-            "it could not be measured with it"
+            f"{task.id} ({where}) is of {task.source}, which is for evaluation only: a run that "
+            "trained on it could not be measured with it"
         )
     if task.id in tasks.train or task.id in tasks.held_out:
         raise _UnusableError(f"task id {task.id!r} ({where}) is used twice")
@@ -172,12 +173,20 @@ def _read(path: Path, refused: list[Refusal]) -> Iterator[tuple[str, AnyTask]]:
             if isinstance(row.task, str):
                 refused.append(Refusal(row.where, row.task))
             else:
-                yield row.where, row.task
+                yield row.where, _completed(row.task)
     else:
         message = (
             f"not a task file: {path.suffix or 'no suffix'}; allowed: .yaml, .yml, {', '.join(FORMATS)}"
         )
         raise SpecError([Problem(str(path), 1, 1, "", message)])
+
+
+def _completed(task: AnyTask) -> AnyTask:
+    """A task of a data set with what the words of its prompt say: no data set has a quality or a pool."""
+    if isinstance(task, OodTask) or task.origin is None or task.quality is not None:
+        return task
+    pool = derive_pool(task.prompt) if isinstance(task, TrainTask) else task.pool
+    return task.model_copy(update={"quality": derive_quality(task.prompt), "pool": pool})
 
 
 def _merge_pools(task: TrainTask, shared: Pool) -> Pool:

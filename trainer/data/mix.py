@@ -1,4 +1,4 @@
-"""Builds a mix: reads its sources, filters, removes near-duplicates, draws, and accounts for every row."""
+"""Builds a mix: reads sources, filters, removes near-duplicates, draws, and accounts for every row."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from ...specs.loader import SpecError, load_mix
 from ...specs.mix import OWN_SCHEMA, Filters, MixSpec, Source
 from ...specs.ood import OodTask
 from ...specs.tasks import HeldOutTask, Task, TrainTask
+from ..local.model import cache_folder
 from .converters import CONVERTERS
 from .converters.common import content_id, converted, is_text
 from .draw import draw, shuffled, split, words_in
 from .duplicates import near_duplicates
-from .fetch import UnavailableError, cache_folder, find
+from .fetch import UnavailableError, find
 from .readers import RawRow, read_raw, sha256_of
 from .rows import from_own, is_own
 
@@ -100,8 +101,9 @@ def assemble(
 ) -> Mix:
     """Build the mix of the YAML file at `path` in memory.
 
-    `folders` are looked into before the mix's own; `malformed` goes over the mix's. Raises `SpecError` for a mix that is wrong, for a file
-    that cannot be read, and with `malformed: fail` for the rows that cannot be used.
+    `folders` are looked into before the mix's own; `malformed` goes over the mix's. Raises `SpecError`
+    for a mix that is wrong, for a file that cannot be read, and with `malformed: fail` for the rows
+    that cannot be used.
     """
     spec = read_mix(path)
     mix = Mix(spec)
@@ -212,7 +214,7 @@ def _fail_on_malformed(mix: Mix) -> None:
 
 
 def _remove_duplicates(mix: Mix) -> None:
-    """Drop what is close to an earlier task: evaluation-only sets come first and lose nothing to others."""
+    """Drop what is close to an earlier task: evaluation-only sets come first and lose nothing."""
     evaluated = set(mix.spec.evaluated)
     order = sorted(mix.sources, key=lambda name: name not in evaluated)  # stable: then as named
     known = [(name, task) for name in order for task in mix.sources[name].tasks]
@@ -255,7 +257,7 @@ def _draw_all(mix: Mix) -> None:
         ("held_out", mix.held_out),
         ("ood", [task for some in mix.ood.values() for task in some]),
     ):
-        for task in tasks:  # type: ignore[attr-defined]
+        for task in tasks:
             mix.counts[task.source][split_name] += 1
     for name, read in mix.sources.items():
         mix.counts[name]["unused"] += len(read.tasks)

@@ -1,4 +1,4 @@
-"""Files to rows: JSON Lines, a JSON array, a JSON mapping by id, CSV, parquet. Nothing in a row is run."""
+"""Files to rows: JSON Lines, a JSON array or mapping by id, CSV, parquet. Nothing in a row is run."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from ...specs.ood import OodTask
 from ...specs.tasks import HeldOutTask, TrainTask
 from .converters import CONVERTERS, recognised
 from .converters.common import converted, is_text, safe_id, why
-from .derived import derive_pool, derive_quality
 from .readers import RawRow, read_raw
 
 AnyTask = TrainTask | HeldOutTask | OodTask
@@ -50,8 +49,7 @@ def _task(row: dict[str, Any], raw: RawRow, path: Path) -> AnyTask | str:
     if not is_text(row):
         return "half of a surrogate pair is not text"
     if converter := recognised(row):
-        task = converted(converter, row, raw.key)
-        return _trainable(task, path) if isinstance(task, TrainTask) else task
+        return converted(converter, row, raw.key)
     if is_own(row):
         name = safe_id(f"{path.stem}-{raw.number}")
         return from_own(row, {"id": name, "domain": "general", "source": path.name})
@@ -68,7 +66,7 @@ def is_own(row: dict[str, Any]) -> bool:
 
 
 def from_own(row: dict[str, Any], named: dict[str, str]) -> AnyTask | str:
-    """A row with the keys of a task in a task file, and perhaps a `split`; `named` fills what is missing."""
+    """A row with the keys of a task file's task, and perhaps a `split`; `named` fills what is missing."""
     split = row.get("split", "train")
     if split not in SPLITS:
         return f"split: {split!r} is not allowed; allowed: {', '.join(SPLITS)}"
@@ -79,14 +77,3 @@ def from_own(row: dict[str, Any], named: dict[str, str]) -> AnyTask | str:
         return why(error)
     except RecursionError:  # the regex compiler's
         return "a regular expression is nested too deeply"
-
-
-def _trainable(task: TrainTask, path: Path) -> TrainTask:
-    """With a quality and a pool from the words of its prompt, and named after the file."""
-    return task.model_copy(
-        update={
-            "quality": derive_quality(task.prompt),
-            "pool": derive_pool(task.prompt),
-            "source": path.name,
-        }
-    )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,24 +67,35 @@ def tokenizer_named(name: str) -> tuple[str, Count]:
     """
     if name == "words":
         return "words (a Chinese or Japanese character is one)", words_in
-    if name == "minilm":
-        from tokenizers import Tokenizer
+    from tokenizers import Tokenizer
 
+    if name == "minilm":
         text = files("harnessrl.memory").joinpath("tokenizer.json").read_text(encoding="utf-8")
         packaged = Tokenizer.from_str(text)
         packaged.no_truncation()
         packaged.no_padding()
         return "all-MiniLM-L6-v2's WordPiece", _counting(packaged)
-    from transformers import AutoTokenizer
+    return f"{name}'s", _counting(Tokenizer.from_file(str(_tokenizer_file(name))))
+
+
+def _tokenizer_file(model: str) -> Path:
+    """`tokenizer.json` of a model's folder, or of its id on the hub, without the model itself."""
+    from huggingface_hub import hf_hub_download
 
     from ..local.model import PolicyNotFoundError, check_source
 
+    if os.path.isdir(model):
+        file = Path(model) / "tokenizer.json"
+        if not file.is_file():
+            raise OSError(f"no tokenizer.json in {model}")
+        return file
     try:
-        check_source(name)
-        tokenizer: Any = AutoTokenizer.from_pretrained(name)
+        check_source(model)
+        return Path(hf_hub_download(model, "tokenizer.json"))
     except PolicyNotFoundError as error:
         raise ValueError(str(error)) from None
-    return f"{name}'s", lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"])
+    except Exception as error:  # the hub's client raises what its HTTP library raises
+        raise OSError(f"{model} has no tokenizer that is reached ({type(error).__name__})") from None
 
 
 def _counting(tokenizer: Any) -> Count:

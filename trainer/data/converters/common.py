@@ -19,6 +19,8 @@ from ....specs.tasks import Criterion, Message, Origin, TrainTask, as_prompt
 Row = dict[str, Any]
 T = TypeVar("T", TrainTask, OodTask)
 
+_FOREIGN = regex.compile(r"[^A-Za-z0-9._-]+")  # what no id holds
+
 
 class RowError(ValueError):
     """Why a row cannot become a task."""
@@ -76,7 +78,7 @@ def is_text(row: Row) -> bool:
 
 def task_id(source: str, row: str) -> str:
     """The same row has the same id in every build; a name that no id can hold gets a hash of it."""
-    name = regex.sub(r"[^A-Za-z0-9._-]+", "-", row)
+    name = _FOREIGN.sub("-", row)
     if name != row or not name:
         name += "-" + hashlib.sha256(row.encode()).hexdigest()[:8]
     return f"{source}-{name}"
@@ -90,7 +92,7 @@ def content_id(*parts: Any) -> str:
 
 def safe_id(name: str) -> str:
     """A name of somebody else's as a task id."""
-    return regex.sub(r"^[^A-Za-z0-9]+", "", regex.sub(r"[^A-Za-z0-9._-]+", "-", name)) or "row"
+    return regex.sub(r"^[^A-Za-z0-9]+", "", _FOREIGN.sub("-", name)) or "row"
 
 
 def read_criterion(entry: Row) -> Criterion:
@@ -121,12 +123,14 @@ TAG_KEYS = ("level", "axis", "cluster", "source")
 
 def summed(rubric: Iterable[Criterion]) -> tuple[Criterion, ...]:
     """Each criterion once: one that is listed several times weighs what its copies weighed together."""
+    rubric = tuple(rubric)
+    if len({criterion.text for criterion in rubric}) == len(rubric):
+        return rubric  # ids are slow to compute, and equal criteria have equal texts
     times: dict[str, list[Criterion]] = {}
     for criterion in rubric:
         times.setdefault(criterion.id, []).append(criterion)
     return tuple(
-        same[0] if len(same) == 1 else same[0].model_copy(update={"points": sum(c.points for c in same)})
-        for same in times.values()
+        same[0].model_copy(update={"points": sum(c.points for c in same)}) for same in times.values()
     )
 
 

@@ -66,7 +66,7 @@ def _biggen(row: Row, key: str | None) -> OodTask:
     return make(
         OodTask,
         "biggen-bench",
-        row.get("id") or key,
+        str(row.get("id") or key),
         "general",
         [*messages, {"role": "user", "content": row["input"]}],
         binary(grades, BIGGEN_MET),

@@ -12,12 +12,13 @@ from .common import Converter, Row, RowError, content_id, make
 IFBENCH_IDS = frozenset(
     f"{group}:{name}"
     for group, names in {
-        "count": "conjunctions keywords_multiple numbers person_names pronouns punctuation unique_word_count "
-        "word_count_range words_japanese",
+        "count": "conjunctions keywords_multiple numbers person_names pronouns punctuation "
+        "unique_word_count word_count_range words_japanese",
         "custom": "character_reverse csv_city csv_quotes csv_special_character date_format_list "
-        "european_capitals_sort mcq_count_length multiples reverse_newline sentence_alphabet word_reverse",
-        "format": "emoji line_indent list newline no_bullets_bullets no_whitespace options output_template "
-        "parentheses quote_unquote quotes sub-bullets thesis title_case",
+        "european_capitals_sort mcq_count_length multiples reverse_newline sentence_alphabet "
+        "word_reverse",
+        "format": "emoji line_indent list newline no_bullets_bullets no_whitespace options "
+        "output_template parentheses quote_unquote quotes sub-bullets thesis title_case",
         "ratio": "overlap sentence_balance sentence_type sentence_words stop_words",
         "repeat": "repeat_change repeat_simple repeat_span",
         "sentence": "alliteration_increment increment keyword",
@@ -41,7 +42,7 @@ def instructions_of(row: Row) -> tuple[Instruction, ...]:
 
 
 def _ifeval(row: Row, key: str | None) -> TrainTask:
-    """A check of one point an instruction; one that is listed twice with the same arguments counts once."""
+    """A check of one point an instruction; one that is listed twice, arguments and all, counts once."""
     if not isinstance(row["prompt"], str):
         raise TypeError("prompt")
     listed = instructions_of(row)

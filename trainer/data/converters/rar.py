@@ -19,14 +19,14 @@ Polarity = Literal["good", "bad", "unclear"]
 
 _LABEL = regex.compile(r"^\s*\w+ criteri(?:a|on)\s*:\s*", regex.I)
 _SUBJECT = regex.compile(
-    r"^(?:(?:the|this|an?|any)\s+)?(?:[\p{L}'’-]+\s+){0,2}?"
+    r"^(?:(?:the|this|an?|any)\s+)?(?:[\p{L}'\u2019-]+\s+){0,2}?"
     r"(?:responses?|answers?|model|explanation|solution|assistant|it)\s+",
     regex.I,
 )
 _DUTY = r"(?:should|must|shall|ought to|needs? to|has to)"
 _WANTED = regex.compile(
-    rf"^{_DUTY}(?:n['’]t\b|\s+(?:\p{{L}}+\s+){{0,4}}?(?:not|avoid|refrain|never|exclude|omit)\b)"
-    r"|^(?:do not|don['’]t|never|cannot|may not)\b",
+    rf"^{_DUTY}(?:n['\u2019]t\b|\s+(?:\p{{L}}+\s+){{0,4}}?(?:not|avoid|refrain|never|exclude|omit)\b)"
+    r"|^(?:do not|don['\u2019]t|never|cannot|may not)\b",
     regex.I,
 )
 _AVOIDS = regex.compile(
@@ -38,9 +38,9 @@ _FAILS = regex.compile(
     regex.I,
 )
 _DOES_NOT = regex.compile(
-    r"^(?:do|does|did|is|are|has|have)(?:\s+not|n['’]t)\s+(?P<verb>[\p{L}-]+)", regex.I
+    r"^(?:do|does|did|is|are|has|have)(?:\s+not|n['\u2019]t)\s+(?P<verb>[\p{L}-]+)", regex.I
 )
-_SOMEWHERE = regex.compile(r"\b(?:should|must|shall)(?:\s+not|n['’]t)\b", regex.I)
+_SOMEWHERE = regex.compile(r"\b(?:should|must|shall)(?:\s+not|n['\u2019]t)\b", regex.I)
 _SAYS = regex.compile(r"^\p{L}+(?:s|ing)\b", regex.I)
 
 #: What a response ought to do: not doing it is a fault.
@@ -49,9 +49,10 @@ _DUTIES = frozenset(
     acknowledge add address advise answer apply articulate assess balance calculate caution check cite
     clarify communicate compare complete compute conclude conduct connect consider contextualize convey
     correctly cover define demonstrate derive describe detail determine differentiate discuss distinguish
-    elaborate emphasise emphasize encourage ensure establish evaluate exclude explain explicitly explore express
-    fully give highlight identify illustrate include incorporate indicate inform integrate interpret
-    justify link list mention name note offer outline point present prioritise prioritize properly provide
+    elaborate emphasise emphasize encourage ensure establish evaluate exclude explain explicitly explore
+    express fully give highlight identify illustrate include incorporate indicate inform integrate
+    interpret justify link list mention name note offer outline point present prioritise prioritize
+    properly provide
     quantify recognise recognize reference reflect relate report respond rule show sketch solve specify
     state stress suggest summarise summarize support take tie touch urge use verify warn write accurate
     adequately clearly sufficiently
@@ -62,9 +63,9 @@ _FAULTS = frozenset(
     """
     assert assume attribute blame claim conflate confuse contradict dismiss equate exaggerate fabricate
     falsely hallucinate imply incorrectly invent misattribute mischaracterize misdiagnose misidentify
-    misinterpret mislabel mislead misrepresent misstate mistake mistakenly misuse overcomplicate overemphasize
-    overgeneralize oversimplify overstate overuse presume ramble speculate stray trivialize understate
-    unnecessarily wrongly deviate digress erroneously inappropriately introduce
+    misinterpret mislabel mislead misrepresent misstate mistake mistakenly misuse overcomplicate
+    overemphasize overgeneralize oversimplify overstate overuse presume ramble speculate stray trivialize
+    understate unnecessarily wrongly deviate digress erroneously inappropriately introduce
     """.split()
 )
 

@@ -1,4 +1,4 @@
-"""Data sets whose criteria are in words: HealthBench, ResearchQA, RubricHub, VerInstruct, and verl files."""
+"""Criteria in words: HealthBench, ResearchQA, RubricHub, VerInstruct, and any file in verl's form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .common import Converter, Row, RowError, content_id, make, read_criterion
 
 
 def _healthbench(row: Row, key: str | None) -> TrainTask:
-    """Signed points, tags `axis:...`; the physicians' completion, where there is one, is the reference."""
+    """Signed points, tags `axis:...`; the physicians' completion, where there is one, as reference."""
     ideal = row.get("ideal_completions_data") or {}
     return make(
         TrainTask,
@@ -125,7 +125,7 @@ def _verl_rubric(entries: list[Row]) -> tuple[list[Criterion], list[str]]:
 
 
 def _rule(entry: Row) -> Criterion:
-    """A criterion that is the name of an IFEval instruction. Its `function` names code, and is not used."""
+    """A criterion that names an IFEval instruction. Its `function` names code, and is not used."""
     name = str(entry["criterion"])
     if name not in IFEVAL_IDS:
         raise RowError(f"unknown rule {name!r}; known are IFEval's instructions")

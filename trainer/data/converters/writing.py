@@ -55,7 +55,7 @@ def _rolebench(row: Row, key: str | None) -> OodTask:
     """The role is in the prompt; what RoleLLM generated are references, of which any one will do."""
     role, question = row["role"], row["question"].strip()
     if _HAN.search(question):
-        prompt = f"请扮演{role}，用{role}的身份和语气回答。\n\n{question}"
+        prompt = f"请扮演{role}\uff0c用{role}的身份和语气回答。\n\n{question}"
     else:
         prompt = f"You are {role}. Stay in character: answer as {role} would.\n\n{question}"
     return make(

@@ -1,0 +1,138 @@
+"""RaR's pitfalls: what a criterion earns follows from what it says, whatever its weight's sign."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from harnessrl.agents.scoring.reward import group_rewards
+from harnessrl.specs.tasks import Task
+from harnessrl.trainer.data.converters import CONVERTERS, recognised
+from harnessrl.trainer.data.converters.common import converted
+from harnessrl.trainer.data.converters.rar import polarity
+from tiny import data_file
+
+#: Pitfalls that a good response meets (worded as what is wanted), as RaR-Science has them.
+GOOD = [
+    "Pitfall Criteria: The response should not attribute the colour to ocean reflection.",
+    "Pitfall Criteria: The response shouldn't mix up mass and weight.",
+    "The response must not ignore friction.",
+    "The final answer should avoid unexplained jargon.",
+    "The response should carefully avoid double counting.",
+    "It should never recommend aspirin to children.",
+    "Pitfall Criteria: Should not omit the units.",
+    "Pitfall Criteria: Avoids naming a single cause.",
+    "The response refrains from giving a dose.",
+    "Pitfall Criteria: Does not confuse speed with velocity.",
+    "The response does not incorrectly state that the reaction is endothermic.",
+    "The model doesn\u2019t misinterpret the symbol.",
+    "Pitfall Criteria: The explanation is free of circular arguments.",
+    "Do not assume that the gas is ideal.",
+]
+#: Pitfalls that a bad response meets, as RaR-Medicine has them.
+BAD = [
+    "Pitfall Criteria: Does not mention that deficiency must be prolonged.",
+    "Pitfall Criteria: Doesn't consider drug interactions.",
+    "The response does not explicitly state the diagnosis.",
+    "Pitfall Criteria: Fails to name the vessel.",
+    "Pitfall Criteria: Failing to rule out pregnancy.",
+    "Pitfall Criteria: Omits the follow-up.",
+    "Pitfall Criteria: Overlooks renal function.",
+    "Pitfall Criteria: Recommends surgery as the first step.",
+    "Pitfall Criteria: States that antibiotics should not be used.",
+    "Pitfall Criteria: Suggests that the patient must not be moved.",
+    "Pitfall Criteria: No mention of the warning signs.",
+    "The response confuses type 1 with type 2 diabetes.",
+    "Pitfall Criteria: Incorrectly identifies the enzyme.",
+    "Pitfall Criteria: Misses that patients do not need treatment.",
+]
+UNCLEAR = [
+    "Pitfall Criteria: Does not zigzag around the topic.",
+    "Pitfall Criteria: The response should mention surgery.",
+    "Pitfall Criteria: The patient should not be given aspirin.",
+]
+
+
+def row(*entries: tuple[str, int, str]) -> dict[str, Any]:
+    rubric = [{"description": text, "weight": weight, "title": title} for text, weight, title in entries]
+    return {
+        "question": "Why is the sky blue?",
+        "reference_answer": "Rayleigh scattering.",
+        "question_source": "synthetic",
+        "rubric": rubric,
+        "rubric_list": [text for text, *_ in entries],
+        "rubric_count": len(entries),
+    }
+
+
+def task_of(source: str, given: dict[str, Any]) -> Task:
+    task = converted(CONVERTERS[source], given)
+    assert not isinstance(task, str), task
+    return task
+
+
+@pytest.mark.parametrize("text", GOOD)
+def test_what_is_wanted_is_told(text: str) -> None:
+    assert polarity(text) == "good"
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_what_goes_wrong_is_told(text: str) -> None:
+    assert polarity(text) == "bad"
+
+
+@pytest.mark.parametrize("text", UNCLEAR)
+def test_a_title_tells_where_the_text_does_not(text: str) -> None:
+    assert polarity(text) == "unclear"
+    assert polarity(text, "Misses Duration") == polarity(text, "Omission") == "bad"
+    assert polarity(text, "No Ocean Myth") == polarity(text, "Avoids Myth") == "good"
+
+
+@pytest.mark.parametrize(("pitfalls", "good_meets"), [(GOOD, True), (BAD, False)])
+def test_the_better_response_always_earns_more(pitfalls: list[str], good_meets: bool) -> None:
+    """Two responses differ in one pitfall alone; the one that avoids it has the higher reward."""
+    for text in pitfalls:
+        task = task_of(
+            "rar-science", row(("Essential Criteria: Names scattering.", 5, ""), (text, -2, ""))
+        )
+        met_GK = np.array([[1.0, float(good_meets)], [1.0, float(not good_meets)]])
+        points_K = np.array([c.points for c in task.rubric])
+        (good, bad), _ = group_rewards(points_K, met_GK, max_dropped=0.2)
+        assert good > bad, text
+        assert [abs(c.points) for c in task.rubric] == [5.0, 2.0]
+        assert task.rubric[1].text == text
+
+
+def test_a_pitfall_that_nobody_can_read_refuses_the_row() -> None:
+    told = converted(CONVERTERS["rar-medicine"], row((UNCLEAR[0], -1, "")))
+    assert isinstance(told, str) and "good or bad when met" in told
+
+
+@pytest.mark.parametrize(
+    ("source", "name"), [("rar-medicine", "rar_medicine"), ("rar-science", "rar_science")]
+)
+def test_rows_of_the_documented_schema_can_be_rebuilt(source: str, name: str) -> None:
+    path = data_file(f"schema_stubs/{name}.SYNTHETIC.jsonl")
+    for line in path.read_text().splitlines():
+        given = json.loads(line)
+        assert recognised(given) is CONVERTERS[source]
+        task = task_of(source, given)
+        assert task.prompt == given["question"]
+        assert (task.reference or "") == given["reference_answer"]
+        rebuilt = []
+        for criterion in task.rubric:
+            tags = dict(tag.split(":", 1) for tag in criterion.tags or ())
+            weight = int(float(tags.get("weight", criterion.points)))
+            rebuilt.append({"description": criterion.text, "title": tags["title"], "weight": weight})
+        assert rebuilt == given["rubric"]
+
+
+def test_the_two_sets_word_their_pitfalls_differently() -> None:
+    medicine = json.loads(
+        data_file("schema_stubs/rar_medicine.SYNTHETIC.jsonl").read_text().split("\n")[0]
+    )
+    science = json.loads(data_file("schema_stubs/rar_science.SYNTHETIC.jsonl").read_text().split("\n")[0])
+    assert [c.points for c in task_of("rar-medicine", medicine).rubric] == [5.0, 3.0, 1.0, -1.0]
+    assert [c.points for c in task_of("rar-science", science).rubric] == [5.0, 1.0]
