@@ -9,7 +9,7 @@ from typing import Any, Literal
 from .policy import Policy, Request, Sample
 
 Purpose = Literal["train", "critic", "probe", "evaluate"]
-#: What a run spends on. Evaluation is a command of its own.
+#: What every run spends on; evaluation is counted where there is one.
 PURPOSES: tuple[Purpose, ...] = ("train", "critic", "probe")
 
 
@@ -46,8 +46,9 @@ class Usage:
 
     def add_samples(self, purpose: Purpose, samples: Sequence[Sample]) -> None:
         """Count sampled responses."""
-        self.rollouts[purpose] += len(samples)
-        self.tokens[purpose] += sum(len(s.token_ids) for s in samples)
+        tokens = sum(len(s.token_ids) for s in samples)
+        self.rollouts[purpose] = self.rollouts.get(purpose, 0) + len(samples)
+        self.tokens[purpose] = self.tokens.get(purpose, 0) + tokens
 
 
 @dataclass(frozen=True)

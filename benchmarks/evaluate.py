@@ -144,7 +144,8 @@ def main() -> int:
                 turn()
     n = len(prompts)
     print(
-        f"{n} responses of {RESPONSE_S:g} s, {SEATS} at once, {n * CRITERIA:,} verdicts of {VERDICT_S:g} s"
+        f"{n} responses of {RESPONSE_S:g} s, {SEATS} at once; "
+        f"{n * CRITERIA:,} verdicts of {VERDICT_S:g} s"
     )
     print(f"{'what is possible':44} {SEATS / RESPONSE_S:6.1f} responses a second")
     print(f"{'bare client':44} {n / median(alone):6.1f}")

@@ -1,4 +1,4 @@
-"""`harnessrl evaluate`: local and served policies, judged sets, resumption, what is unscored, bad input."""
+"""`harnessrl evaluate`: local and served policies, sets, resumption, what is unscored, bad input."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_a_policy_of_a_run_is_its_newest_one(finished: tiny.Finished, tmp_path: 
 def test_what_a_judge_cannot_say_is_counted_and_never_zero(
     spec: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """One of ten verdicts is garbled: it is dropped. For half of the tasks all are: they have no score."""
+    """One of ten verdicts is garbled: it is dropped. For half of the tasks all are: no score."""
     tasks = [
         {**task, "rubric": [{"text": f"criterion {k}", "points": 1} for k in range(10)]}
         for task in held_out(6)

@@ -22,7 +22,7 @@ from harnessrl.trainer.evaluate.sets import as_ood
 LM_EVAL_PYTHON = os.environ.get("LM_EVAL_PYTHON", "")
 METRICS = [f"{what}, {how}" for what in ("prompts", "instructions") for how in ("strict", "loose")]
 
-#: What lm_eval makes of rows (key, prompt, instructions, response): its own functions, from task to means.
+#: What lm_eval makes of rows of a task and a response: its own functions, from verdicts to means.
 LM_EVAL = """
 import json, sys
 import langdetect
@@ -159,7 +159,7 @@ def lm_eval(some: list[OodTask], texts: list[str], folder: Path) -> dict[str, An
 
 
 def test_what_needs_missing_data_is_unscored_whatever_the_response_says() -> None:
-    """A prompt is left out if one of its instructions cannot be verified; the others count by themselves."""
+    """A prompt is left out if one of its instructions cannot be verified; the others still count."""
     task = OodTask(
         id="one",
         domain="d",
