@@ -103,7 +103,7 @@ def test_a_run_evaluates_and_keeps_the_best(small: tiny.Paths) -> None:
     assert f"best {best['reward']:.2f} after {best['steps_done']} steps" in done.output
     assert not (small.run / "best" / "optimizer").exists()
     assert "best/policy" in (small.run / "report.html").read_text()
-    totals = [event for event in events if event["type"] == "run_finished"][0]["rollouts"]
+    totals = next(event for event in events if event["type"] == "run_finished")["rollouts"]
     assert totals["evaluate"] == 4 * 2 * 2
 
 

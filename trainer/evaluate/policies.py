@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urldefrag
 
-from ...agents.policy import PromptError, Request
+from ...agents.policy import Request
 from ...agents.roles.client import Answer, Question, Role
 from ...agents.usage import Usage
 from ...specs.sampling import stream
@@ -106,53 +106,30 @@ class LocalPolicy:
     """
 
     def __init__(self, name: str, folder: Path, max_tokens: int) -> None:
-        import torch
+        from ..local.decode import Sampler
 
-        from ..chat import Chat
-        from ..local.decode import end_tokens
-        from ..local.model import load
-
-        model, tokenizer = load(folder)
-        device = "cuda" if torch.cuda.is_available() else "cpu"
         self.name = name
-        self.identity = f"local {fingerprint(folder)} {device}"
-        self._model = model.to(device, torch.bfloat16).eval()
-        context = getattr(model.config, "max_position_embeddings", None) or 2**31
-        self._room = context - max_tokens
-        self._chat = Chat(tokenizer, context)
-        self._ends = end_tokens(self._model, tokenizer)
+        self._sampler = Sampler(folder, max_tokens)
+        self.identity = f"local {fingerprint(folder)} {self._sampler.device}"
 
     def replies(self, asks: Sequence[Ask]) -> Iterator[tuple[int, Reply | str]]:
         """Batch by batch; greedy and sampled ones are decoded apart."""
-        from ..local.decode import decode
-
         good: dict[tuple[float, int, int], list[int]] = {}
         for n, ask in enumerate(asks):
-            if why := self._refused(ask.prompt):
+            if why := self._sampler.refuses(ask.prompt):
                 yield n, why
             else:
                 good.setdefault((ask.temperature, ask.max_tokens, ask.seed), []).append(n)
         for (temperature, max_tokens, seed), numbers in good.items():
             requests = [Request(asks[n].prompt, asks[n].key) for n in numbers]
             left = iter(numbers)
-            for batch in decode(
-                self._model, self._chat, self._ends, requests, seed, temperature, max_tokens
-            ):
+            for batch in self._sampler.sample(requests, seed, temperature, max_tokens):
                 for sample in batch:
                     yield next(left), Reply(sample.text, sample.finished)
 
-    def _refused(self, prompt: str) -> str:
-        if len(self._chat.tokenize(prompt)) > self._room:
-            return "the prompt leaves no room for a response"
-        try:
-            self._chat.check_prompt(prompt)
-        except PromptError as error:
-            return str(error).partition(":")[0]
-        return ""
-
     def close(self) -> None:
         """Free the memory."""
-        del self._model
+        del self._sampler
 
 
 class EndpointPolicy:

@@ -50,6 +50,7 @@ def page(evaluation: Evaluation) -> str:
     return environment.get_template("evaluation.html").render(
         e=evaluation,
         sections=_sections(evaluation),
+        comparison=by(evaluation.comparison, lambda row: row.set_name),
         worst=WORST,
         draws=DRAWS,
         level=f"{LEVEL:.0%}",
