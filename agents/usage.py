@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from .policy import Policy, Request, Sample
 
-Purpose = Literal["train", "critic", "probe"]
+Purpose = Literal["train", "critic", "probe", "evaluate"]
+#: What every run spends on; evaluation is counted where there is one.
 PURPOSES: tuple[Purpose, ...] = ("train", "critic", "probe")
 
 
@@ -105,8 +106,9 @@ class Usage:
 
     def add_samples(self, purpose: Purpose, samples: Sequence[Sample]) -> None:
         """Count sampled responses."""
-        self.rollouts[purpose] += len(samples)
-        self.tokens[purpose] += sum(len(s.token_ids) for s in samples)
+        tokens = sum(len(s.token_ids) for s in samples)
+        self.rollouts[purpose] = self.rollouts.get(purpose, 0) + len(samples)
+        self.tokens[purpose] = self.tokens.get(purpose, 0) + tokens
 
 
 def _less(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:

@@ -58,12 +58,12 @@ SHORT = Size(waves=5, rounds=4, share=0.85, cpu_ms=2.0, replicas=1.7)
 # --- the endpoint ---------------------------------------------------------------------------------
 
 
-def serve(seats: int, here: Connection) -> None:
+def serve(seats: int, service: float, here: Connection) -> None:
     """A scripted endpoint, until the other side hangs up."""
     sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
     from scripted_endpoint import Reply, ScriptedEndpoint
 
-    reply = Reply('{"reason": "It says so in its first sentence.", "met": true}', after=SERVICE)
+    reply = Reply('{"reason": "It says so in its first sentence.", "met": true}', after=service)
     with ScriptedEndpoint(lambda body: reply, capacity=seats) as endpoint:
         here.send(endpoint.base_url)
         with contextlib.suppress(EOFError):
@@ -71,11 +71,11 @@ def serve(seats: int, here: Connection) -> None:
 
 
 @contextlib.contextmanager
-def serving(seats: int = 10_000) -> Iterator[str]:
+def serving(seats: int = 10_000, service: float = SERVICE) -> Iterator[str]:
     """The base URL of an endpoint in a process of its own."""
     fresh = multiprocessing.get_context("spawn")
     here, there = fresh.Pipe()
-    process = fresh.Process(target=serve, args=(seats, there), daemon=True)
+    process = fresh.Process(target=serve, args=(seats, service, there), daemon=True)
     process.start()
     there.close()
     try:

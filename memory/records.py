@@ -71,6 +71,20 @@ class Probe(Record):
     seconds: float  # wall time
 
 
+class Evaluation(Record):
+    """Validation tasks after a step (`step` -1: before the first): plain prompt, full seed rubric."""
+
+    type: Literal["evaluation"] = "evaluation"
+    steps_done: int
+    samples: int  # rollouts a task
+    reward: float | None  # R_raw, clipped, averaged over tasks; None: nothing could be scored
+    quality: float | None  # None: no oracle
+    training_reward: float | None  # mean R of the step's own rollouts, under the harness
+    per_task: dict[str, tuple[float | None, float | None]]  # task id -> (reward, quality)
+    words: float  # mean response length
+    seconds: float  # wall time
+
+
 class Group(Record):
     """The G rollouts of one task at one step. Lists are in sample order; None is unscored / unasked."""
 
@@ -216,6 +230,7 @@ class RunFinished(Record):
 AnyRecord = Annotated[
     RunStarted
     | Probe
+    | Evaluation
     | Group
     | Diagnosis
     | Decision

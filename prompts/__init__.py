@@ -63,6 +63,9 @@ def check_templates(
     render("compare", compare, fence="[mark]", prompt="a prompt", first="one", second="another")
     render("grade", grade, reference="a good response", **quoted)
     render("extract", what="a part", **quoted)
+    levels = [{"low": 1, "high": 5, "text": "poor"}, {"low": 6, "high": 10, "text": "good"}]
+    graded = {"title": "a name", "criterion": "a criterion", "reference": "a good response"}
+    render("level", levels=levels, **graded, **quoted)
     case = {
         "fence": "[mark]",
         "prompt": "a prompt",

@@ -346,7 +346,7 @@ def _value(source: Node, path: Steps) -> Node | None:
 def _check_ids(source: Node, problems: list[Problem]) -> None:
     """Task ids are unique over both lists: a held-out task must not train under its own name."""
     seen: dict[str, tuple[Steps, Node]] = {}
-    for section in ("train", "held_out"):
+    for section in ("train", "held_out", "validation"):
         for i, task in _items(source.get(section)):
             name = task.get("id")
             if name is None or not isinstance(name.value, str):

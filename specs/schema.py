@@ -314,6 +314,13 @@ class Logging(Strict):
     """Steps between two checkpoints (the newest complete one is kept)."""
     probe_samples: Annotated[int, Field(ge=0)] = 8
     """Rollouts a task of the before / after probe; 0 skips the probe."""
+    evaluate_every: Annotated[int, Field(ge=0)] = 0
+    """Steps between two evaluations on validation tasks; the best one's policy is kept. 0: none."""
+    validation_share: Annotated[float, Field(gt=0.0, le=0.5)] = 0.1
+    """Share of each domain's training tasks that are set apart for them, one at least; they are never
+    trained on."""
+    validation_samples: Positive = 4
+    """Rollouts a task of an evaluation."""
 
 
 class RunSpec(Strict):
@@ -376,6 +383,13 @@ class RunSpec(Strict):
             if same:
                 told = f"roles.judge is the same model at {min(same)}; the oracle must not be the judge"
                 raise PlacedError(("roles", "oracle", "model"), told)
+        return self
+
+    @model_validator(mode="after")
+    def _evaluates_itself(self) -> RunSpec:
+        if self.logging.evaluate_every and isinstance(self.engine, OpenrlhfEngine):
+            told = "engine.kind openrlhf does not evaluate; `harnessrl evaluate` measures what it exports"
+            raise PlacedError(("logging", "evaluate_every"), told)
         return self
 
     @model_validator(mode="after")

@@ -385,6 +385,10 @@ class HeldOutTask(Task):
     """A task for reporting only. Nothing in memory/, agents/evolver/ or the sampler accepts this type."""
 
 
+class ValidationTask(HeldOutTask):
+    """A task by which the best checkpoint is chosen: as far from the evolver as any held-out one."""
+
+
 class TaskFile(Strict):
     """A file of tasks."""
 
@@ -394,3 +398,6 @@ class TaskFile(Strict):
     """Tasks to train on."""
     held_out: Many[HeldOutTask] = ()
     """Tasks for reporting only: measured before and after, never seen by the evolver."""
+    validation: Many[ValidationTask] = ()
+    """Tasks by which the best checkpoint is chosen; without any, `logging.validation_share` sets some
+    apart."""

@@ -11,9 +11,9 @@ import pytest
 import torch
 from harnessrl.agents.policy import PromptError, Request, Sample
 from harnessrl.specs.schema import LocalEngine
+from harnessrl.trainer.local import decode as decode_module
 from harnessrl.trainer.local import engine as engine_module
 from harnessrl.trainer.local import grpo
-from harnessrl.trainer.local import sampler as sampler_module
 from harnessrl.trainer.local.engine import Engine, rate
 from harnessrl.trainer.local.grpo import Example, TokenMismatchError
 from harnessrl.trainer.local.model import load
@@ -79,7 +79,7 @@ def test_more_requests_than_fit_one_batch_come_back_in_order(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = engine.sample(requests(7), seed=1)
-    monkeypatch.setattr(sampler_module, "DECODE_BATCH", 3)
+    monkeypatch.setattr(decode_module, "DECODE_BATCH", 3)
     split = engine.sample(requests(7), seed=1)
     assert sum(a == b for a, b in zip(split, together, strict=True)) >= 5
     assert engine.sample([], seed=1) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -67,17 +68,7 @@ def probe(
 
     The random streams depend on (seed, task, sample) only: before and after draw the same numbers.
     """
-    requests = [
-        Request(task.prompt, ("probe", task.id, i)) for task in tasks.values() for i in range(samples)
-    ]
-    started = time.monotonic()
-    texts = [sample.text for sample in policy.sample(requests, seed)]
-    per_task: dict[str, tuple[float | None, float | None]] = {}
-    for n, task in enumerate(tasks.values()):
-        mine = texts[n * samples : (n + 1) * samples]
-        met_GK = scorer.verdicts(task, task.rubric, mine, "probe")
-        rewards_G = np.clip(scorer.rewards(task.rubric, met_GK), 0.0, 1.0)
-        per_task[task.id] = (_mean(rewards_G), _mean(scorer.quality(task, mine, "probe").q_N))
+    found = look(policy, scorer, tasks, samples, seed, "probe")
     return Probe(
         id=f"p-{split}-{when}",
         step=step,
@@ -85,13 +76,56 @@ def probe(
         when=when,
         split=split,
         samples=samples,
-        reward=_mean([r for r, _ in per_task.values() if r is not None]),
-        quality=_mean([q for _, q in per_task.values() if q is not None]),
-        per_task=per_task,
+        reward=found.reward,
+        quality=found.quality,
+        per_task=found.per_task,
         oracle_accuracy=oracle_accuracy,
-        words=float(np.mean([len(text.split()) for text in texts])),
-        seconds=time.monotonic() - started,
+        words=found.words,
+        seconds=found.seconds,
     )
+
+
+@dataclass(frozen=True)
+class Look:
+    """Mean reward and quality of tasks under plain prompts, and their means; None: nothing is known."""
+
+    per_task: dict[str, tuple[float | None, float | None]]
+    words: float
+    seconds: float
+
+    @property
+    def reward(self) -> float | None:
+        """Over the tasks that have one."""
+        return _mean([r for r, _ in self.per_task.values() if r is not None])
+
+    @property
+    def quality(self) -> float | None:
+        """Likewise."""
+        return _mean([q for _, q in self.per_task.values() if q is not None])
+
+
+def look(
+    policy: Policy,
+    scorer: Scorer,
+    tasks: Mapping[str, Task],
+    samples: int,
+    seed: int,
+    purpose: Literal["probe", "evaluate"],
+) -> Look:
+    """Rollouts of each task without guidance, by its full seed rubric and by the oracle."""
+    requests = [
+        Request(task.prompt, (purpose, task.id, i)) for task in tasks.values() for i in range(samples)
+    ]
+    started = time.monotonic()
+    texts = [sample.text for sample in policy.sample(requests, seed)]
+    per_task: dict[str, tuple[float | None, float | None]] = {}
+    for n, task in enumerate(tasks.values()):
+        mine = texts[n * samples : (n + 1) * samples]
+        met_GK = scorer.verdicts(task, task.rubric, mine, purpose)
+        rewards_G = np.clip(scorer.rewards(task.rubric, met_GK), 0.0, 1.0)
+        per_task[task.id] = (_mean(rewards_G), _mean(scorer.quality(task, mine, purpose).q_N))
+    words = float(np.mean([len(text.split()) for text in texts]))
+    return Look(per_task, words, time.monotonic() - started)
 
 
 def _mean(values: Sequence[float] | np.ndarray) -> float | None:

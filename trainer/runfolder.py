@@ -100,6 +100,11 @@ class RunFolder:
         return self.root / "checkpoints"
 
     @property
+    def best(self) -> Path:
+        """The policy that did best on the validation tasks, beside the newest one."""
+        return self.root / "best"
+
+    @property
     def openrlhf(self) -> Path:
         """What OpenRLHF reads and writes: slots, checkpoints, the final policy."""
         return self.root / "openrlhf"
@@ -180,6 +185,22 @@ def save_checkpoint(
             (old / MARKER).unlink(missing_ok=True)  # half-deleted is not complete either
             shutil.rmtree(old, ignore_errors=True)
     return target
+
+
+def save_best(run: RunFolder, about: dict[str, Any], save_weights: Callable[[Path], None]) -> None:
+    """Keep the policy as the best one so far, in place of the one before. Raises `OSError`."""
+    scratch = run.root / f".{run.best.name}.tmp"
+    shutil.rmtree(scratch, ignore_errors=True)
+    try:
+        scratch.mkdir(parents=True)
+        save_weights(scratch)
+        shutil.rmtree(scratch / "optimizer", ignore_errors=True)  # nothing is resumed from it
+        (scratch / "about.json").write_text(json.dumps(about, indent=1))
+        shutil.rmtree(run.best, ignore_errors=True)
+        scratch.rename(run.best)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
 
 
 def latest_checkpoint(run: RunFolder) -> tuple[int, Path] | None:

@@ -29,7 +29,7 @@ from ..agents.usage import CountedPolicy, Usage
 from ..memory.events import EventLog, before_step, complete_lines, fold_versions, read_jsonl, read_log
 from ..memory.files import write_atomic
 from ..memory.index import MemoryIndex
-from ..memory.records import AnyRecord, Probe, Resumed, RunStarted, StepSummary
+from ..memory.records import AnyRecord, Evaluation, Probe, Resumed, RunStarted, StepSummary
 from ..memory.rollouts import RolloutStore
 from ..prompts import fullest_prompt
 from ..specs.engines import LocalEngine as LocalSpec
@@ -114,8 +114,9 @@ def assemble(
         index = MemoryIndex(run.chroma)
         stack.callback(index.close)
         index.rebuild(past.records)
-        # Probes look at held-out tasks: no business of the evolver's.
-        evidence: list[AnyRecord] = [record for record in past.records if not isinstance(record, Probe)]
+        # Held-out and validation tasks are no business of the evolver's.
+        unseen = (Probe, Evaluation)
+        evidence: list[AnyRecord] = [record for record in past.records if not isinstance(record, unseen)]
         memory = Memory(RolloutStore(run.rollouts), index, scorer, evidence)
         critic = Critic(CountedPolicy(policy, past.usage, "critic"), scorer, memory, spec)
         evolver, beside = None, None
@@ -253,7 +254,8 @@ def make_engine(spec: RunSpec, tasks: Tasks, past: Past) -> TrainingEngine:
     Raises `PolicyNotFoundError`.
     """
     if isinstance(spec.engine, SimSpec):
-        sim = SimEngine({**tasks.train, **tasks.held_out}, spec.engine, spec.seed, past.steps_done)
+        every = {**tasks.train, **tasks.held_out, **tasks.validation}
+        sim = SimEngine(every, spec.engine, spec.seed, past.steps_done)
         if past.checkpoint is not None:
             sim.load_optimizer(past.checkpoint)
         return sim

@@ -40,7 +40,10 @@ def write_start(run: RunFolder, spec: RunSpec, tasks: Tasks, provenance: dict[st
     write_atomic(run.provenance, json.dumps(provenance, indent=1))
     if spec.start:
         write_atomic(run.harness(0), dump_yaml(tasks.start.model_dump(mode="json", exclude_none=True)))
-    write_atomic(run.tasks, dump_yaml(tasks.as_file().model_dump(mode="json", exclude_none=True)))
+    resolved = tasks.as_file().model_dump(mode="json", exclude_none=True)
+    if not tasks.validation:
+        del resolved["validation"]
+    write_atomic(run.tasks, dump_yaml(resolved))
     # What the run started from lies beside its spec, whatever becomes of the original files.
     stored = spec.model_dump(mode="json", exclude_none=True)
     stored["tasks"]["files"] = [run.tasks.name]
@@ -130,7 +133,7 @@ def _differences(old: Any, new: Any, path: str = "") -> list[str]:
 
 def _changed_tasks(old: Tasks, new: Tasks) -> list[str]:
     """One line for each task that was added, taken out or changed."""
-    before, after = ({**t.train, **t.held_out} for t in (old, new))
+    before, after = ({**t.train, **t.held_out, **t.validation} for t in (old, new))
     lines = []
     for task_id in sorted(before.keys() | after.keys()):
         if task_id not in after:

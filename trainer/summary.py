@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from ..memory.events import read_jsonl, read_log
-from ..memory.records import Decision, Probe, RunFinished
+from ..memory.records import Decision, Evaluation, Probe, RunFinished
 from .metrics import evolver_wait, wall_time
 from .progress import figure
 from .runfolder import RunFolder
+from .validation import best_of
+
+
+def validation_lines(evaluations: Sequence[Evaluation]) -> list[str]:
+    """How the validation score went, and after how many steps it was best; [] without evaluations."""
+    best = best_of(evaluations)
+    if best is None:
+        return []
+    first, last = evaluations[0], evaluations[-1]
+    return [
+        f"{'validation:':15} reward {figure(first.reward)} -> {figure(last.reward)}, "
+        f"best {figure(best.reward)} after {best.steps_done} steps, "
+        f"quality {figure(first.quality)} -> {figure(last.quality)} (best: {figure(best.quality)})"
+    ]
 
 
 def summary_lines(run: RunFolder) -> list[str]:
@@ -24,6 +39,7 @@ def summary_lines(run: RunFolder) -> list[str]:
                 f"quality {figure(before.quality)} -> {figure(after.quality)}, "
                 f"words {before.words:.0f} -> {after.words:.0f}"
             )
+    lines += validation_lines([r for r in records if isinstance(r, Evaluation)])
     decisions = [r for r in records if isinstance(r, Decision)]
     for told, accepted in (("accepted", True), ("rejected", False)):
         counts = Counter(d.update.interface for d in decisions if d.accepted == accepted)

@@ -24,6 +24,7 @@ from .report.build import build_report
 from .runfolder import RunFolder, locked, save_checkpoint
 from .slots import Claim, Submission
 from .start import assemble, begin_or_resume, interruptible, make_engine
+from .validation import Validation
 
 #: Steps in a row with too many unscored verdicts that end a run.
 UNSCORED_STEPS = 3
@@ -64,6 +65,9 @@ def train(
         policy = CountedPolicy(engine, parts.usage, "train")
         if with_probe and step == 0:
             probe_run("before", parts, tasks, spec, display.say)
+        validation = Validation(spec, tasks, parts, run, past.records, engine.save)
+        if step == 0 and validation.is_due(step):
+            validation.evaluate(step, None, display.say)
         display.begin(step)
         stopping = False
         while step < spec.engine.steps and not stopping:
@@ -101,6 +105,11 @@ def train(
             run.write_metrics(parts.metrics)  # before the checkpoint that counts this step as done
             parts.scalars.write(metrics)
             display.step(metrics)
+            if validation.is_due(step):
+                validation.evaluate(step, metrics["reward_mean"], display.say)
+                lap("evaluate")
+                metrics["seconds"]["evaluate"] = lap.seconds["evaluate"]
+                run.write_metrics(parts.metrics)
             blind = cannot_judge(parts.metrics, spec)
             due = step == spec.engine.steps or step % spec.logging.checkpoint_every == 0
             if due or interrupted() or blind:

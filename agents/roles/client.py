@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -123,7 +124,11 @@ class Role:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the role's loop and wait for it (from any other thread)."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return self.start(work).result()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine on the role's loop and do not wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def ask_all(self, questions: Sequence[Question], purpose: str) -> list[Answer | NoAnswer]:
         """`ask`, for callers on the role's own loop."""

@@ -37,7 +37,7 @@ from . import plugins
 REGEX_TIMEOUT = 0.5
 
 #: A plain English text on which every check can be tried. No check's verdict on it is used.
-_TRIAL_TEXT = (
+TRIAL_TEXT = (
     "A short walk after dinner is a simple habit that helps the body rest. "
     "Most people who try it for a few weeks say that they sleep better."
 )
@@ -82,7 +82,7 @@ def missing_resource(check: Check) -> str | None:
         return plugins.missing(check)
     key = repr(check)
     if key not in _missing:
-        verdict = _decide(check, _TRIAL_TEXT, _TRIAL_TEXT)
+        verdict = _decide(check, TRIAL_TEXT, TRIAL_TEXT)
         _missing[key] = verdict.cause if verdict.met is None else None
     return _missing[key]
 
@@ -163,11 +163,11 @@ def _load_library() -> tuple[dict[str, Any], Any]:
     from if_verifiable.ifeval.instructions_registry import INSTRUCTION_DICT
 
     langdetect.DetectorFactory.seed = 0  # else a verdict on a short text changes from call to call
-    langdetect.detect(_TRIAL_TEXT)
+    langdetect.detect(TRIAL_TEXT)
     return INSTRUCTION_DICT, langdetect
 
 
-def _library() -> tuple[dict[str, Any], Any]:
+def ifeval_library() -> tuple[dict[str, Any], Any]:
     with _library_lock:
         return _load_library()
 
@@ -206,7 +206,7 @@ def _instruction(id: str, args_json: str) -> tuple[Any, str]:
     The library draws a missing or senseless argument at random; a check that asks something else in
     every process is none, so that is a cause.
     """
-    registry, _ = _library()
+    registry, _ = ifeval_library()
     args: dict[str, Any] = json.loads(args_json)
     instruction = registry[id](id)
     names = set(instruction.get_instruction_args_keys())
@@ -245,7 +245,7 @@ def _without_language(id: str, response: str) -> Verdict | None:
         return Verdict(False)
     if id == "change_case:english_capital" and not response.isupper():
         return Verdict(False)
-    _, langdetect = _library()
+    _, langdetect = ifeval_library()
     try:
         langdetect.detect(response)
     except langdetect.LangDetectException:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ... import __version__
-from . import data, diagnosing, harness, judging, launching, memory, spec, studio, training
+from . import data, diagnosing, evaluating, harness, judging, launching, memory, spec, studio, training
 
 app = typer.Typer(
     name="harnessrl",
@@ -27,6 +27,7 @@ for command in (
     diagnosing.diagnose,
     studio.studio,
     judging.judge,
+    evaluating.evaluate,
     spec.schema,
 ):
     app.command()(command)

@@ -72,7 +72,8 @@ def validate(
 
     check_prompts(loaded)
     flags = check_flags(loaded) if loaded.spec.engine.kind == "openrlhf" else None
-    typer.echo(f"{spec}: {len(tasks.train)} training tasks, {len(tasks.held_out)} held out")
+    validation = f", {len(tasks.validation)} for validation" if tasks.validation else ""
+    typer.echo(f"{spec}: {len(tasks.train)} training tasks, {len(tasks.held_out)} held out{validation}")
     for line in advice(loaded.spec, tasks):
         typer.echo(line)
     if flags:

@@ -197,6 +197,8 @@ def _tell_end(result: Result) -> None:
         policy = checkpoint[1] / "policy"
         kind = "a plain model folder" if (policy / "config.json").exists() else "the simulated policy"
         typer.echo(f"policy:     {policy} ({kind})")
+    if run.best.is_dir():
+        typer.echo(f"best:       {run.best / 'policy'} (by its validation score)")
     typer.echo(f"report:     {run.report}")
     typer.echo(
         "next: open the report; compare with a static harness by adding --recipe grpo; "

@@ -18,11 +18,12 @@ from ...specs.harnessfile import HarnessFile, begin_with
 from ...specs.loader import LoadedSpec, SpecError, load_harness_file, load_task_file
 from ...specs.ood import OodTask
 from ...specs.sampling import check_shares
-from ...specs.tasks import Criterion, HeldOutTask, Pool, TaskFile, TrainTask
+from ...specs.tasks import Criterion, HeldOutTask, Pool, TaskFile, TrainTask, ValidationTask
 from .converters import EVALUATION_ONLY
 from .derived import derive_pool, derive_quality
 from .readers import FORMATS
 from .rows import AnyTask, read_rows
+from .validation import cut
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Tasks:
 
     train: dict[str, TrainTask] = field(default_factory=dict)
     held_out: dict[str, HeldOutTask] = field(default_factory=dict)
+    validation: dict[str, ValidationTask] = field(default_factory=dict)
     refused: list[Refusal] = field(default_factory=list)
     start: HarnessFile = field(default_factory=HarnessFile)
     """What the run's version 0 changes about single tasks."""
@@ -54,7 +56,7 @@ class Tasks:
         known = {_normal(task.prompt): task.id for task in self.train.values()}
         twice = [
             f"{task.id} is {known[_normal(task.prompt)]}"
-            for task in self.held_out.values()
+            for task in (*self.held_out.values(), *self.validation.values())
             if _normal(task.prompt) in known
         ]
         if not twice:
@@ -64,7 +66,11 @@ class Tasks:
 
     def as_file(self) -> TaskFile:
         """The tasks as one resolved task file."""
-        return TaskFile(train=tuple(self.train.values()), held_out=tuple(self.held_out.values()))
+        return TaskFile(
+            train=tuple(self.train.values()),
+            held_out=tuple(self.held_out.values()),
+            validation=tuple(self.validation.values()),
+        )
 
 
 def load_tasks(loaded: LoadedSpec) -> Tasks:
@@ -95,13 +101,31 @@ def load_tasks(loaded: LoadedSpec) -> Tasks:
             begin_with(tasks.start, tasks.train)
         except UpdateError as error:
             raise SpecError([Problem(str(loaded.start_file), 1, 1, "tasks", str(error))]) from None
+    _set_apart(loaded, tasks)
     return tasks
+
+
+def _set_apart(loaded: LoadedSpec, tasks: Tasks) -> None:
+    """Validation tasks, where the run evaluates on some and the files name none."""
+    logging = loaded.spec.logging
+    if not logging.evaluate_every or tasks.validation:
+        return
+    tasks.train, tasks.validation = cut(
+        tasks.train, logging.validation_share, loaded.spec.seed, tasks.start.tasks
+    )
+    if not tasks.validation:
+        told = "no training task can be set apart for validation: each domain has one only"
+        raise SpecError([loaded.problem(("logging", "evaluate_every"), told)])
 
 
 def load_resolved(path: Path) -> Tasks:
     """Read a run folder's tasks.yaml."""
     file = load_task_file(path)
-    return Tasks({t.id: t for t in file.train}, {t.id: t for t in file.held_out})
+    return Tasks(
+        {t.id: t for t in file.train},
+        {t.id: t for t in file.held_out},
+        {t.id: t for t in file.validation},
+    )
 
 
 def _check_guidance_leaks(loaded: LoadedSpec, tasks: Tasks) -> None:
@@ -135,13 +159,15 @@ def _add(tasks: Tasks, where: str, task: AnyTask, judged: bool) -> None:
             f"{task.id} ({where}) is of {task.source}, which is for evaluation only: a run that "
             "trained on it could not be measured with it"
         )
-    if task.id in tasks.train or task.id in tasks.held_out:
+    if task.id in tasks.train or task.id in tasks.held_out or task.id in tasks.validation:
         raise _UnusableError(f"task id {task.id!r} ({where}) is used twice")
     reason = unscorable(task.rubric, judged)
     if reason is not None:
         tasks.refused.append(Refusal(where, reason))
     elif isinstance(task, TrainTask):
         tasks.train[task.id] = task
+    elif isinstance(task, ValidationTask):
+        tasks.validation[task.id] = task
     else:
         tasks.held_out[task.id] = task
 
@@ -168,6 +194,8 @@ def _read(path: Path, refused: list[Refusal]) -> Iterator[tuple[str, AnyTask]]:
             yield f"{path}: {train.id}", train
         for held_out in file.held_out:
             yield f"{path}: {held_out.id}", held_out
+        for validation in file.validation:
+            yield f"{path}: {validation.id}", validation
     elif path.suffix in FORMATS:
         for row in read_rows(path):
             if isinstance(row.task, str):

@@ -76,7 +76,7 @@ class Engine:
     @property
     def sampler(self) -> Any:
         """The bf16 copy of the model that `sample` uses."""
-        return self._sampler
+        return self._sampler.model
 
     def tokenize(self, prompt: str) -> list[int]:
         """Token ids of a user message in the chat template, up to where the response starts."""

@@ -41,8 +41,11 @@ def _prefill(model: Any, prompts: Sequence[Sequence[int]], owner_B: Tensor) -> A
 def pick_tokens(logits_BV: Tensor, uniform_B: Tensor, temperature: float) -> Tensor:
     """Inverse-CDF sampling: token ids_B, each decided by its own uniform number in [0, 1).
 
-    One number a row makes a rollout's draws independent of who else is in the batch.
+    One number a row makes a rollout's draws independent of who else is in the batch. At temperature 0
+    the likeliest token is taken.
     """
+    if temperature == 0.0:
+        return logits_BV.float().argmax(-1)
     # On the CPU: a cumulative sum has no deterministic order on a GPU.
     probs_BV = torch.softmax(logits_BV.float() / temperature, dim=-1).cpu()
     cdf_BV = probs_BV.cumsum(-1)

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from ...agents.scoring.diagnosis import LEVEL
 from ...memory.files import write_atomic
-from ...memory.records import Group
+from ...memory.records import Evaluation, Group
 from . import decisions, diagnosis, history, plots, summary, text
 from .data import RunData, load_run, rollouts_file
 from .history import Version
@@ -66,6 +66,7 @@ def _render(data: RunData) -> str:
             alarms=summary.raised_alarms(data),
             sentences=summary.sentences(data, head, splits, tally),
             figures=_figures(data, versions),
+            validation=summary.validation(data),
             window=plots.window(len(data.steps)),
             health=diagnosis.health(data),
             shares=diagnosis.SHARES,
@@ -84,6 +85,7 @@ def _render(data: RunData) -> str:
 
 def _figures(data: RunData, versions: list[Version]) -> dict[str, Any]:
     """The figures by name; none before the first step is complete."""
+    evaluations = data.of(Evaluation)
     if not data.steps:
         return {}
     heat_map, heat_note = plots.sampling(data.steps, data.of(Group))
@@ -93,6 +95,7 @@ def _figures(data: RunData, versions: list[Version]) -> dict[str, Any]:
         "harness": plots.harness_over_time(data.steps, versions),
         "sampling": heat_map,
         "sampling_note": heat_note,
+        "validation": plots.validation(evaluations) if evaluations else None,
     }
 
 

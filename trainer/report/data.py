@@ -62,8 +62,9 @@ class RunData:
 
     @property
     def by_task(self) -> dict[str, Task]:
-        """Train and held-out tasks by id."""
-        return {task.id: task for task in (*self.tasks.train, *self.tasks.held_out)}
+        """Train, held-out and validation tasks by id."""
+        every = (*self.tasks.train, *self.tasks.held_out, *self.tasks.validation)
+        return {task.id: task for task in every}
 
     @cached_property
     def harness(self) -> tuple[list[HarnessState], list[str]]:

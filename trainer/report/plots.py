@@ -11,7 +11,7 @@ from markupsafe import Markup
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import MaxNLocator
 
-from ...memory.records import Group
+from ...memory.records import Evaluation, Group
 from .data import StepMetrics
 from .history import Version
 from .svg import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, SKY, VERMILLION, draw
@@ -57,6 +57,34 @@ def reward_and_quality(steps: Sequence[StepMetrics], versions: Sequence[Version]
 
     label = "Training reward and oracle quality over training steps"
     return draw("fig-reward", label, (_WIDTH, 3.6), paint)
+
+
+def validation(evaluations: Sequence[Evaluation]) -> Markup:
+    """Training reward beside reward and oracle quality on the validation tasks, and the best of them."""
+    series: tuple[tuple[str, str, str, str, Any], ...] = (
+        ("training_reward", "training reward (mean R, under the harness)", MUTED, "^", (0, (2, 1.5))),
+        ("reward", "validation reward (seed rubrics)", BLUE, "o", "-"),
+        ("quality", "validation quality (oracle)", VERMILLION, "s", (0, (5, 1.5))),
+    )
+    scored = [one for one in evaluations if one.reward is not None]
+
+    def paint(figure: Any) -> None:
+        ax = figure.subplots()
+        for name, label, colour, marker, dashes in series:
+            known = [(e.steps_done, y) for e in evaluations if (y := getattr(e, name)) is not None]
+            if known:
+                x, y = zip(*known, strict=True)
+                ax.plot(x, y, color=colour, marker=marker, linestyle=dashes, label=label, markersize=4)
+        if scored:
+            best = max(scored, key=lambda one: (one.reward, -one.steps_done))
+            ax.axvline(best.steps_done, color=GREEN, linewidth=1, label="best policy")
+        ax.set_xlabel("steps done")
+        ax.set_ylabel("reward, quality (full marks = 1)")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _legend(ax)
+
+    label = "Training reward, and reward and oracle quality on validation tasks, over training steps"
+    return draw("fig-validation", label, (_WIDTH, 3.6), paint)
 
 
 def failure_classes(steps: Sequence[StepMetrics], versions: Sequence[Version]) -> Markup:

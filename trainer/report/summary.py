@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from ...memory.records import Decision, Probe, Resumed, RunFinished, RunStarted
+from ...memory.records import Decision, Evaluation, Probe, Resumed, RunFinished, RunStarted
 from .data import PURPOSES, RunData, StepMetrics
 from .decisions import Tally
 from .history import Version
@@ -116,6 +116,29 @@ def header(data: RunData, versions: Sequence[Version]) -> Header:
         save_seconds=_seconds(data.steps, ("save",)),
         probe_seconds=sum(probe.seconds for probe in data.of(Probe)),
     )
+
+
+@dataclass(frozen=True)
+class Best:
+    """The evaluation with the highest validation reward, and the last one."""
+
+    tasks: int
+    steps: int
+    reward: float
+    quality: float | None
+    last_reward: float | None
+    steps_done: int
+
+
+def validation(data: RunData) -> Best | None:
+    """Which policy was kept as the best; None where no evaluation was scored."""
+    evaluations = data.of(Evaluation)
+    scored = [(one.reward, one) for one in evaluations if one.reward is not None]
+    if not scored:
+        return None
+    reward, best = max(scored, key=lambda pair: (pair[0], -pair[1].steps_done))
+    last = evaluations[-1]
+    return Best(len(best.per_task), best.steps_done, reward, best.quality, last.reward, last.steps_done)
 
 
 @dataclass(frozen=True)

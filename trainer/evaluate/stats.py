@@ -1,0 +1,90 @@
+"""Means over tasks with bootstrap intervals, and two policies compared task by task. Pure numpy.
+
+Tasks are what is resampled (Efron 1979): the samples of one task are no independent evidence. The draws
+depend on the seed and the number of tasks only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...agents.scoring.reward import Floats
+from ...specs.sampling import stream
+
+DRAWS = 2000
+LEVEL = 0.95
+TIE = 1e-9
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over tasks; `interval` is None below two tasks."""
+
+    mean: float
+    interval: Interval | None
+    tasks: int
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The first policy's mean less the second's, over the tasks that both have a score on."""
+
+    difference: float
+    interval: Interval | None
+    wins: int
+    ties: int
+    losses: int
+
+    @property
+    def tasks(self) -> int:
+        """Tasks compared."""
+        return self.wins + self.ties + self.losses
+
+
+def estimate(
+    values: Sequence[float], weights: Sequence[float], seed: int, clipped: bool = False
+) -> Estimate | None:
+    """The weighted mean of tasks' scores; None of no task. `clipped`: the mean is clipped to [0, 1]."""
+    if not len(values):
+        return None
+    values_T, weights_T = np.asarray(values, dtype=float), np.asarray(weights, dtype=float)
+    means_B = _means(values_T, weights_T, seed)
+    mean = float(values_T @ weights_T / weights_T.sum())
+    if clipped:
+        mean, means_B = float(np.clip(mean, 0.0, 1.0)), np.clip(means_B, 0.0, 1.0)
+    return Estimate(mean, _interval(means_B) if len(values) > 1 else None, len(values))
+
+
+def paired(
+    first: Sequence[float], second: Sequence[float], weights: Sequence[float], seed: int
+) -> Paired | None:
+    """Two policies' scores on the same tasks, in the same order; None of no task."""
+    if not len(first):
+        return None
+    gap_T = np.asarray(first, dtype=float) - np.asarray(second, dtype=float)
+    weights_T = np.asarray(weights, dtype=float)
+    interval = _interval(_means(gap_T, weights_T, seed)) if len(gap_T) > 1 else None
+    return Paired(
+        float(gap_T @ weights_T / weights_T.sum()),
+        interval,
+        wins=int((gap_T > TIE).sum()),
+        ties=int((np.abs(gap_T) <= TIE).sum()),
+        losses=int((gap_T < -TIE).sum()),
+    )
+
+
+def _means(values_T: Floats, weights_T: Floats, seed: int) -> Floats:
+    """Means of bootstrap draws, shape (DRAWS,)."""
+    n = len(values_T)
+    times_BT = stream(seed, "bootstrap", n).multinomial(n, np.full(n, 1.0 / n), size=DRAWS)
+    drawn: Floats = (times_BT @ (values_T * weights_T)) / (times_BT @ weights_T)
+    return drawn
+
+
+def _interval(means_B: Floats) -> Interval:
+    low, high = np.quantile(means_B, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)

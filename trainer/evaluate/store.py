@@ -1,0 +1,45 @@
+"""Responses on disk by content: a policy is never asked twice for the same one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from .policies import Ask, Reply
+
+
+class ResponseStore:
+    """An SQLite table from what was asked of which policy to what it replied."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=NORMAL")
+        self._db.execute(
+            "CREATE TABLE IF NOT EXISTS responses (key BLOB PRIMARY KEY, text TEXT, finished INTEGER)"
+        )
+
+    def get(self, identity: str, ask: Ask) -> Reply | None:
+        """What the policy replied, if it is known."""
+        row = self._db.execute(
+            "SELECT text, finished FROM responses WHERE key = ?", (_key(identity, ask),)
+        ).fetchone()
+        return None if row is None else Reply(json.loads(row[0]), bool(row[1]))
+
+    def put(self, identity: str, ask: Ask, reply: Reply) -> None:
+        """Keep a reply. As JSON: a response may hold half of a surrogate pair."""
+        row: tuple[Any, ...] = (_key(identity, ask), json.dumps(reply.text), int(reply.finished))
+        self._db.execute("INSERT OR REPLACE INTO responses VALUES (?, ?, ?)", row)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+
+def _key(identity: str, ask: Ask) -> bytes:
+    content = json.dumps([identity, ask.prompt, ask.temperature, ask.max_tokens, ask.seed, ask.key])
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()

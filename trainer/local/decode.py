@@ -1,0 +1,92 @@
+"""Responses of a local model: a chat prompt in, text and token ids out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...agents.policy import PromptError, Request, Sample
+from ...specs.sampling import stream
+from ..chat import Chat
+from .generate import sample_tokens
+from .model import load
+
+#: Rollouts decoded together. More only costs memory: 64 fill two cores.
+DECODE_BATCH = 64
+
+
+def end_tokens(model: Any, tokenizer: Any) -> list[int]:
+    """The tokens that end a response."""
+    ends = model.generation_config.eos_token_id
+    listed = ends if isinstance(ends, list) else [ends]
+    return sorted({*listed, tokenizer.eos_token_id} - {None})
+
+
+def decode(
+    model: Any,
+    chat: Chat,
+    ends: Sequence[int],
+    requests: Sequence[Request],
+    seed: int,
+    temperature: float,
+    max_new_tokens: int,
+) -> Iterator[list[Sample]]:
+    """One response a request, in order, a batch at a time; `temperature` 0 takes the likeliest token.
+
+    The draws depend on `seed` and the requests' keys only. Raises `PromptError`.
+    """
+    for start in range(0, len(requests), DECODE_BATCH):
+        batch = requests[start : start + DECODE_BATCH]
+        rows = {prompt: row for row, prompt in enumerate(dict.fromkeys(r.prompt for r in batch))}
+        for prompt in rows:
+            chat.check_prompt(prompt)
+        uniform_BT = np.stack([stream(seed, *r.key).random(max_new_tokens) for r in batch])
+        responses = sample_tokens(
+            model,
+            [chat.tokenize(prompt) for prompt in rows],
+            [rows[r.prompt] for r in batch],
+            uniform_BT,
+            ends,
+            temperature,
+        )
+        texts = chat.tokenizer.batch_decode(responses, skip_special_tokens=True)
+        yield [
+            Sample(text.strip(), tuple(ids), ids[-1] in ends)
+            for text, ids in zip(texts, responses, strict=True)
+        ]
+
+
+class FolderSampler:
+    """A model folder, to sample from alone: bf16 weights, on one GPU where there is one.
+
+    Raises `PolicyNotFoundError`.
+    """
+
+    def __init__(self, folder: Path, max_new_tokens: int) -> None:
+        model, tokenizer = load(folder)
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.model = model.to(self.device, torch.bfloat16).eval()
+        self._ends = end_tokens(self.model, tokenizer)
+        context = getattr(model.config, "max_position_embeddings", None) or 2**31
+        self._chat = Chat(tokenizer, context)
+        self._room = context - max_new_tokens
+
+    def refuses(self, prompt: str) -> str:
+        """Why the prompt cannot be answered, or an empty string."""
+        if len(self._chat.tokenize(prompt)) > self._room:
+            return "the prompt leaves no room for a response"
+        try:
+            self._chat.check_prompt(prompt)
+        except PromptError as error:
+            return str(error).partition(":")[0]
+        return ""
+
+    def sample(
+        self, requests: Sequence[Request], seed: int, temperature: float, max_new_tokens: int
+    ) -> Iterator[list[Sample]]:
+        """Like `decode`."""
+        return decode(self.model, self._chat, self._ends, requests, seed, temperature, max_new_tokens)
