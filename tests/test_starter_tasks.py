@@ -16,7 +16,10 @@ from harnessrl.specs.tasks import Criterion, MentionsCheck, Quality, Task
 
 PATH = Path(specs.__file__).parent / "tasks" / "starter.yaml"
 TASK_FILE = load_task_file(PATH)
-TASKS: tuple[Task, ...] = (*TASK_FILE.train, *TASK_FILE.held_out)
+#: Thirty-six more, which the quickstart does not use.
+MORE_FILE = load_task_file(PATH.with_name("starter60.yaml"))
+FIRST: tuple[Task, ...] = (*TASK_FILE.train, *TASK_FILE.held_out)
+TASKS: tuple[Task, ...] = (*FIRST, *MORE_FILE.train, *MORE_FILE.held_out)
 DOMAINS = {"medical", "science", "writing", "role-play", "instruction-following"}
 
 #: Tasks that start at the lowest reward: what they reward is hardly ever said unasked.
@@ -48,6 +51,42 @@ GOOD = {
     "night-train": '"Have a good night and sleep well on the train."',
     "cooking-carrots": "boil carrots in water with salt since they are good for your eyes.",
     "a-dog": '"A loyal dog wags its tail and runs to me."',
+    "sleep-at-night": "sleep gives the body time to repair itself and restores your energy.",
+    "sunscreen": "Sunscreen protects the skin because it blocks the rays of the sun.",
+    "stairs-or-lift": '"Climbing stairs keeps the heart fit and the legs strong."',
+    "cover-a-cough": "covering a cough stops germs from flying out and making others sick.",
+    "ice-floats": "Ice floats since frozen water is less dense than the liquid around it.",
+    "day-and-night": "the earth turns on its axis so each side faces the sun in turn.",
+    "thunder-later": '"Light travels much faster than the sound of thunder does."',
+    "magnet-and-nail": "A magnet pulls iron because its field lines up the atoms of the metal.",
+    "first-line-sea": "a small boat came out of the fog and waves broke on the shore.",
+    "apology-note": "Please forgive me for the party I missed and I promise to come next time.",
+    "shop-sign": '"Come inside and find a new story to love today."',
+    "mountain-view": "golden light falls on every peak while mist fills the valley below.",
+    "lighthouse-keeper": "When fog comes I light the lamp so that ships stay clear of the rocks.",
+    "school-cook": "today i made a warm soup and fresh bread for your lunch in school.",
+    "museum-guard": '"Please step back a little from the old painting my friend."',
+    "weather-woman": "Saturday will be cold with rain but on Sunday the sun comes back.",
+    "a-bicycle": "a bicycle has two wheels and pedals that move it when you ride.",
+    "pack-for-camp": "Pack a warm blanket and dry socks and a torch in your bag.",
+    "fresh-fruit": "fruit has vitamins and fiber that keep the body and heart healthy.",
+    "warm-up": "A warm muscle is loose and so it is not easily injured in a race.",
+    "first-glasses": '"With glasses the eyes can see the board and read it."',
+    "drink-less-soda": "soda is full of sugar that harms the teeth and adds weight.",
+    "shadow-length": "A shadow grows long because the sun stands low in the evening sky.",
+    "boiling-water": "heat turns water into steam and the bubbles of gas rise to the surface.",
+    "birds-fly-south": '"Birds fly south to warm places where they find food."',
+    "salt-on-roads": "Salt melts the ice on a road so that no car slips on it.",
+    "farewell-card": "we will miss you on the team and wish you the best of luck.",
+    "old-house": "The house has a broken door and ivy grows over its cracked walls.",
+    "toast-at-wedding": '"May our two friends share a long life of love together."',
+    "river-in-spring": "the river runs fast with melted snow and flowers grow on its bank.",
+    "space-pilot": "This is your pilot and our ship will land on the moon soon.",
+    "shepherd": "my sheep ate grass on the hill while my dog watched them all day.",
+    "train-conductor": '"Good day and let me help you find your seat on this train."',
+    "night-baker": "I bake bread all night so I have to sleep when the day comes.",
+    "boil-an-egg": "boil the egg in hot water for some minutes and let it cool.",
+    "a-clock": '"An alarm clock rings at a set time to wake you from sleep."',
 }
 
 #: Follows the format rules of every task (quoted where that is asked) and answers none.
@@ -80,14 +119,23 @@ def test_counts_and_domains() -> None:
         counts = Counter(task.domain for task in split)
         assert counts.keys() == DOMAINS
         assert set(counts.values()) <= {2, 3}
-    assert len({task.id for task in TASKS}) == 24
-    penalised = [task for task in TASKS if any(c.points < 0 for c in task.rubric)]
+    assert len({task.id for task in FIRST}) == 24
+    penalised = [task for task in FIRST if any(c.points < 0 for c in task.rubric)]
     assert len(penalised) >= 8
+
+
+def test_with_the_second_file_there_are_sixty() -> None:
+    assert len(MORE_FILE.train) == len(MORE_FILE.held_out) == 18
+    for split in (MORE_FILE.train, MORE_FILE.held_out):
+        counts = Counter(task.domain for task in split)
+        assert counts.keys() == DOMAINS
+        assert set(counts.values()) <= {2, 4}
+    assert len({task.id for task in TASKS}) == len(GOOD) == 60
 
 
 def test_prompts_are_short_and_all_different() -> None:
     normalised = {" ".join(re.findall(r"\w+", task.prompt.lower())) for task in TASKS}
-    assert len(normalised) == 24
+    assert len(normalised) == 60
     assert all(15 <= len(task.prompt.split()) <= 45 for task in TASKS)
 
 
