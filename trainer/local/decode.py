@@ -61,7 +61,7 @@ def decode(
 
 
 class Sampler:
-    """A model folder, to sample from alone: bf16 weights, on one GPU where there is one, and no optimizer.
+    """A model folder, to sample from alone: bf16 weights, on a GPU where there is one.
 
     Raises `PolicyNotFoundError`.
     """
