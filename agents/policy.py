@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -50,3 +50,11 @@ class Policy(Protocol):
 
         Raises `PromptError`, or `PolicyError` if it is served elsewhere and does not answer.
         """
+
+
+@runtime_checkable
+class Freezable(Policy, Protocol):
+    """A policy that can be measured on while its training goes on."""
+
+    def frozen(self) -> Policy:
+        """The policy as it is now, whatever training makes of it. Another thread may sample it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -39,8 +40,17 @@ def complete_lines(path: Path) -> list[bytes]:
     return path.read_bytes().split(b"\n")[:-1]
 
 
+def before_step(records: Iterable[AnyRecord], step: int) -> list[AnyRecord]:
+    """What was logged by the time that `step` steps were done: all up to the first record of a later one.
+
+    A look that ran beside training is logged where it was applied, and names the step it began after: a
+    record of an earlier step can come later.
+    """
+    return list(itertools.takewhile(lambda record: record.step < step, records))
+
+
 def read_log(path: Path) -> list[AnyRecord]:
-    """The surviving records in order: a `resumed` record voids the earlier ones of steps >= its own.
+    """The surviving records in order: of those before a `resumed` record, `before_step` its own.
 
     Raises `LogError` for a line that is no record (other than an unfinished last one).
     """
@@ -48,7 +58,7 @@ def read_log(path: Path) -> list[AnyRecord]:
     for number, line in enumerate(complete_lines(path), 1):
         record = parse_line(path, number, line)
         if isinstance(record, Resumed):
-            records = [r for r in records if r.step < record.step]
+            records = before_step(records, record.step)
         records.append(record)
     return records
 

@@ -32,7 +32,11 @@ Interval = tuple[float, float]
 
 
 class Record(BaseModel):
-    """Common part of every record. `step` is the training step the record belongs to."""
+    """Common part of every record. `step` is the training step the record belongs to.
+
+    What a look came to belongs to the step it began after; what it accepted, to the step it was applied
+    after. Beside training (`evolver.mode: async`) that is a later one, and both are logged there.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     id: str
@@ -95,6 +99,9 @@ class Group(Record):
     met: dict[str, list[bool | None]]  # criterion id -> verdicts
     collapse: Collapse
     pairs: dict[PairClass, int]
+    #: Its rewards tied and its slot was filled again (`interfaces.p.redraws`): evidence, but in no loss.
+    #: Such groups of a step have the slots S, S + 1, ...
+    set_aside: bool = False
 
 
 class Attribution(BaseModel):
@@ -122,6 +129,18 @@ class Diagnosis(Record):
     sentence: str
     rival: str | None = None  # another failure class, which the pairs do not tell from the largest one
     attribution: Attribution | None = None  # None: nobody but statistics was asked
+
+    @property
+    def attributed(self) -> str:
+        """Who attributed and why, on one line; empty where statistics alone were asked."""
+        said = self.attribution
+        if said is None:
+            return ""
+        order = ", ".join(said.interfaces)
+        if said.by == "statistics":
+            return f"left to statistics ({order}): {said.rationale}"
+        meant = f"{said.failure}: {order}" if said.failure != self.failure else order
+        return f"{self.interfaces[0]} first, says the evolver (statistics: {meant}): {said.rationale}"
 
 
 class Measurement(BaseModel):
@@ -192,7 +211,8 @@ class StepSummary(Record):
 
 
 class Resumed(Record):
-    """Everything logged before this line for steps >= `step` is void: that attempt was cut short."""
+    """What was logged before this line is void from the first record of a step >= `step` on: that
+    attempt was cut short."""
 
     type: Literal["resumed"] = "resumed"
 

@@ -78,6 +78,17 @@ def draw_tasks(p: Mapping[str, float], n: int, seed: int, step: int) -> list[str
     return [order[i] for i in picks]
 
 
+def draw_another(
+    p: Mapping[str, float], seen: Collection[str], tied: Collection[str], rng: np.random.Generator
+) -> str:
+    """A task ~ p, but none of `seen` as long as there are others; after that none of `tied`."""
+    for barred in (seen, tied, ()):
+        if left := sorted(p.keys() - set(barred)):
+            break
+    p_X = np.array([p[task_id] for task_id in left])
+    return left[rng.choice(len(left), p=p_X / p_X.sum())]
+
+
 def effective_tasks(p: Sequence[float]) -> float:
     """Effective number of tasks, 1 / sum p^2: how many equally likely tasks p is worth."""
     p_X = np.asarray(p, dtype=float)

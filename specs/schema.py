@@ -33,6 +33,9 @@ class SamplingInterface(Strict):
     """Weight of a paused task (an ordinary one has 1): the floor that re-probes it."""
     min_effective_tasks: Annotated[float, Field(ge=1.0)] = 6.0
     """A change of p that leaves fewer effective tasks (1 / sum p^2) is rejected."""
+    redraws: Annotated[int, Field(ge=0)] = 0
+    """A slot whose rewards tie carries no gradient: it is filled again, with another task of the same
+    domain, at most so many times a step; after that the tied group stays. 0: every group stays."""
 
 
 class GuidanceInterface(Strict):
@@ -259,6 +262,12 @@ class Evolver(Strict):
 
     every: Positive = 2
     """Steps between two looks at the evidence. A look proposes something only if a diagnosis does."""
+    mode: Literal["sync", "async"] = "sync"
+    """`sync`: training waits for each look, and what it accepts acts from the next step on; `async`: a
+    look runs beside training, on the policy and the evidence as they were when it began."""
+    apply_lag: Positive = 1
+    """What an `async` look after step s accepts is applied after step s + apply_lag, not sooner, and
+    training waits if the look is late. At most `every`: a look is applied before the next one begins."""
     tasks_per_look: Positive = 3
     """At most this many tasks (the ones losing most signal) are worked on in one look."""
     memory: Literal["run", "look"] = "run"
@@ -277,6 +286,18 @@ class Evolver(Strict):
     """What to try."""
     critic: CriticNode = CriticNode()
     """Whether it helps."""
+
+    @model_validator(mode="after")
+    def _lag_fits(self) -> Evolver:
+        if self.mode == "async" and self.apply_lag > self.every:
+            told = f"at most evolver.every {self.every}: a look is applied before the next one begins"
+            raise PlacedError(("apply_lag",), told)
+        return self
+
+    @property
+    def lag(self) -> int:
+        """Steps between a look and what it accepts."""
+        return self.apply_lag if self.mode == "async" else 0
 
     @property
     def horizon(self) -> int:
@@ -399,3 +420,8 @@ class RunSpec(Strict):
     def evolves(self) -> bool:
         """Does any interface evolve? (`--recipe grpo` turns all three off.)"""
         return any((self.interfaces.p.evolve, self.interfaces.g.evolve, self.interfaces.c.evolve))
+
+    def looks_after(self, step: int) -> bool:
+        """Does the evolver look after this step? Not where what it accepts could not act any more."""
+        rules, done = self.evolver, step + 1
+        return self.evolves and done % rules.every == 0 and done + rules.lag < self.engine.steps

@@ -21,6 +21,7 @@ from .errors import COMMAND_LINE, Entry, Node, Problem, SpecError, Steps, descri
 
 #: libyaml's parser where PyYAML was built with it: about ten times faster.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 #: Nothing in a spec is deeper than 10; the rest of the code may recurse over nodes.
 MAX_DEPTH = 100
@@ -269,14 +270,14 @@ def from_data(data: Any, problems: list[Problem], path: Steps = ()) -> Node:
     return node
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(DUMPER):  # type: ignore[misc]
     """Quotes every string that YAML 1.1 or 1.2 would read as something else."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
-def _represent_str(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+def _represent_str(dumper: _Dumper, text: str) -> Any:
     # Unescaped, these three are line breaks to a YAML 1.1 parser and would come back as others.
     style = '"' if re.search("[\x85\u2028\u2029]", text) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tiny
 from harnessrl.agents.evolver.asking import MAX_TEXT
-from harnessrl.agents.evolver.attribute import diagnose, told
+from harnessrl.agents.evolver.attribute import diagnose
 from harnessrl.agents.evolver.attributor import Attributor
 from harnessrl.agents.evolver.critic import Critic
 from harnessrl.agents.evolver.decision import Outcome
@@ -182,7 +182,7 @@ def test_the_choice_orders_what_is_open_and_is_on_record(bench: Make) -> None:
     same = {"interfaces": before.interfaces, "attribution": None}
     assert found.model_copy(update=same) == before
     line = "p first, says the evolver (statistics: g, p): no response [31m comes near"
-    assert told(found) == line and made.said[-1] == f"attribution of t: {line}"
+    assert found.attributed == line and made.said[-1] == f"attribution of t: {line}"
     assert made.usage.roles["evolver"]["attribute"].calls == 1
 
 
@@ -307,7 +307,7 @@ def test_a_near_tie_opens_the_rivals_interfaces_too(bench: Make) -> None:
     assert found.sentence.startswith("all rollouts score at the ceiling")
     assert "2 groups" in found.sentence
     assert found.attribution is not None and found.attribution.failure == "blind_low"
-    assert told(found).startswith("c first, says the evolver (statistics: blind_low: g, p)")
+    assert found.attributed.startswith("c first, says the evolver (statistics: blind_low: g, p)")
 
 
 def test_in_a_near_tie_an_interface_of_the_larger_class_keeps_that_class(bench: Make) -> None:

@@ -181,8 +181,8 @@ def test_a_policy_whose_copy_has_other_weights_fails_it(
         next(copy.parameters()).data.mul_(3.0)
         return copy
 
-    frozen_copy = engine._frozen_copy
-    monkeypatch.setattr(engine, "_frozen_copy", spoiled)
+    frozen_copy = engine.bf16_copy
+    monkeypatch.setattr(engine, "bf16_copy", spoiled)
     with ScriptedEndpoint(right) as endpoint:
         done = preflight(tmp_path, tiny_model, endpoint)
     assert done.exit_code == 1

@@ -38,7 +38,7 @@ seed: 3
 tasks: {{files: [texts/animals.yaml]}}
 roles: {{policy: {{model: {model}}}}}
 interfaces:
-  p: {{evolve: false}}
+  p: {{evolve: false, redraws: {redraws}}}
   g: {{evolve: false, mismatch: ignore, start: [{{field: skill, lines: [be brief], share: 0.5}}]}}
   c: {{evolve: false}}
 engine:
@@ -97,15 +97,17 @@ class Service:
             return reply.json()
         raise AssertionError(f"{path}: still busy")
 
-    def claim(self, step: int, slot: int, sample: int, expect: int = 200) -> Any:
+    def claim(self, step: int, slot: int, sample: int, attempt: int = 0, expect: int = 200) -> Any:
         """What a rollout is."""
-        where = {"step": step, "slot": slot, "sample": sample}
+        where = {"step": step, "slot": slot, "sample": sample, "attempt": attempt}
         return self.ask("POST", "/v1/claim", where, expect)
 
-    def submit(self, step: int, slot: int, sample: int, text: str, expect: int = 200) -> Any:
+    def submit(
+        self, step: int, slot: int, sample: int, text: str, attempt: int = 0, expect: int = 200
+    ) -> Any:
         """Hand a rollout in."""
         ids = list(range(len(text.split())))
-        where = {"step": step, "slot": slot, "sample": sample}
+        where = {"step": step, "slot": slot, "sample": sample, "attempt": attempt}
         body = {**where, "text": text, "token_ids": ids, "finished": True}
         return self.ask("POST", "/v1/submit", body, expect)
 
@@ -138,9 +140,13 @@ def root(tmp_path: Path, tiny_model: Path) -> Path:
     return make_run(tmp_path / "one", tiny_model)
 
 
-def make_run(folder: Path, model: Path) -> Path:
+def make_run(folder: Path, model: Path, changes: dict[str, str] | None = None, redraws: int = 0) -> Path:
     tiny.write_spec(folder, model)
-    (folder / "served.yaml").write_text(SPEC.format(model=model))
+    spec = SPEC.format(model=model, redraws=redraws)
+    for old, new in (changes or {}).items():
+        assert spec.count(old) == 1, old
+        spec = spec.replace(old, new)
+    (folder / "served.yaml").write_text(spec)
     loaded = load_run_spec(folder / "served.yaml", None, {})
     run = RunFolder(folder / "run")
     run.root.mkdir()
@@ -292,7 +298,11 @@ def test_killed_between_the_records_of_a_step(service: Service) -> None:
 
 def test_a_checkpoint_counts_the_trainers_steps_and_is_gone_back_to(service: Service) -> None:
     service.take(0)
-    service.ask("POST", "/v1/steps/1/saved", {"path": "/somewhere/ckpt", "tag": "global_step1"})
+    theirs = service.run.openrlhf / "checkpoints"
+    for tag in ("global_step1", "global_step2"):
+        (theirs / "_actor" / tag).mkdir(parents=True)
+    (theirs / "_actor" / "latest").write_text("global_step2")  # the controller did not hear of it
+    service.ask("POST", "/v1/steps/1/saved", {"path": str(theirs), "tag": "global_step1"})
     found = latest_checkpoint(service.run)
     assert found is not None
     assert found[0] == 1
@@ -300,9 +310,100 @@ def test_a_checkpoint_counts_the_trainers_steps_and_is_gone_back_to(service: Ser
     second = service.take(1)
     service.kill(signal.SIGTERM)
     service.start("--resume")
+    assert (theirs / "_actor" / "latest").read_text() == "global_step1"
     assert service.ask("GET", "/v1/state")["steps_done"] == 1
+    service.submit(1, 0, 0, "not claimed since then", expect=409)
     assert service.take(1) == second
     assert [row["step"] for row in tiny.rows(service.run.metrics)] == [0, 1]
+
+
+def test_a_checkpoint_that_is_gone_is_told(service: Service) -> None:
+    service.take(0)
+    service.ask("POST", "/v1/steps/1/saved", {"path": "/nowhere", "tag": "global_step1"})
+    service.kill(signal.SIGTERM)
+    command = [
+        sys.executable,
+        "-m",
+        "harnessrl.trainer.openrlhf.serve",
+        str(service.run.root),
+        "--resume",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "/nowhere/_actor/global_step1: gone" in done.stderr
+
+
+def test_without_a_checkpoint_all_begins_anew(service: Service) -> None:
+    service.take(0)
+    theirs = service.run.openrlhf / "checkpoints" / "_actor" / "global_step1"
+    theirs.mkdir(parents=True)
+    service.kill()
+    service.start("--resume")
+    assert service.ask("GET", "/v1/state")["steps_done"] == 0
+    assert not theirs.exists()
+
+
+# --- looks beside training -------------------------------------------------------------------------
+
+#: Nothing is measured, so that no frozen policy has to be served.
+BESIDE = {
+    "  c: {evolve: false}": "  c: {evolve: true, anchored: true}",
+    "logging:": "evolver: {mode: async, every: 1, alpha: 0.45, max_revisions: 0,\n  "
+    "critic: {rollouts: 8, test: none}, propose: {select: any},\n  "
+    "attribute: {min_groups: 1, healthy_signal: 1.0}}\nlogging:",
+    "steps: 3": "steps: 5",
+}
+
+
+def surviving(run: RunFolder) -> list[dict[str, Any]]:
+    return tiny.surviving(run.events)
+
+
+@pytest.fixture(scope="module")
+def beside(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> list[dict[str, Any]]:
+    """What is on record of a run whose looks were never cut short."""
+    service = Service(make_run(tmp_path_factory.mktemp("beside"), tiny_model, BESIDE))
+    service.start()
+    try:
+        exports = [service.take(step)["export"] for step in range(5)]
+    finally:
+        service.kill()
+    assert exports == [True, True, True, False, False]
+    return surviving(service.run)
+
+
+def test_a_look_beside_training_is_applied_a_step_later(beside: list[dict[str, Any]]) -> None:
+    steps = {r["id"]: r["step"] for r in beside if r["type"] == "decision"}
+    accepted = [r for r in beside if r["type"] == "accepted"]
+    assert accepted
+    for version in accepted:
+        assert {steps[i] for i in version["decision_ids"]} == {version["step"] - 1}
+    kinds = [(r["type"], r["step"]) for r in beside]
+    assert kinds.index(("group", 1)) < kinds.index(("decision", 0)) < kinds.index(("step", 1))
+
+
+@pytest.mark.parametrize("resume", [False, True], ids=["the log", "a checkpoint"])
+def test_a_look_survives_its_controller(
+    resume: bool, beside: list[dict[str, Any]], tmp_path: Path, tiny_model: Path
+) -> None:
+    service = Service(make_run(tmp_path, tiny_model, BESIDE))
+    service.start()
+    service.take(0)
+    if resume:
+        service.ask("POST", "/v1/steps/1/saved", {"path": str(tmp_path), "tag": "global_step1"})
+        (tmp_path / "_actor" / "global_step1").mkdir(parents=True)
+        found = latest_checkpoint(service.run)
+        assert found is not None
+        assert json.loads((found[1] / "controller.json").read_text())["look"]["step"] == 0
+        service.take(1)
+    service.kill()
+    service.start(*(["--resume"] if resume else []))
+    try:
+        for step in range(1, 5):
+            service.take(step)
+    finally:
+        service.kill()
+    assert surviving(service.run) == beside
 
 
 def test_two_controllers_at_once(service: Service) -> None:
@@ -310,3 +411,82 @@ def test_two_controllers_at_once(service: Service) -> None:
     second = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert second.returncode == 2
     assert "another process" in second.stderr
+
+
+# --- redraws --------------------------------------------------------------------------------------
+
+
+def text_of_attempt(slot: int, sample: int, attempt: int) -> str:
+    """Slot 0 ties twice, slot 1 not at all."""
+    return "no" if slot == 0 and attempt < 2 else ["no", "see a fox jump"][sample % 2]
+
+
+def redraw(service: Service, step: int) -> tuple[list[int], int]:
+    found = service.ask("POST", f"/v1/steps/{step}/redraw")
+    return found["slots"], found["attempt"]
+
+
+def fill(service: Service, step: int, slot: int, attempt: int, samples: range = range(GROUP)) -> None:
+    for i in samples:
+        service.claim(step, slot, i, attempt)
+        service.submit(step, slot, i, text_of_attempt(slot, i, attempt), attempt)
+
+
+def test_tied_slots_are_redrawn_and_a_kill_changes_nothing(tmp_path: Path, tiny_model: Path) -> None:
+    services = [Service(make_run(tmp_path / name, tiny_model, redraws=2)) for name in ("one", "two")]
+    for service, killed in zip(services, (True, False), strict=True):
+
+        def seam(service: Service = service, killed: bool = killed) -> None:
+            if killed:
+                service.kill()
+                service.start()
+
+        service.start()
+        try:
+            fill(service, 0, 0, 0)
+            fill(service, 0, 1, 0, range(3))
+            reply = service.http.get("/v1/steps/0/advantages", timeout=60)
+            assert reply.status_code == 202  # a rollout is out
+            fill(service, 0, 1, 0, range(3, 4))
+            assert redraw(service, 0) == redraw(service, 0) == ([0], 1)
+            first = service.claim(0, 0, 0, 1)
+            seam()
+            assert redraw(service, 0) == ([0], 1)
+            assert service.claim(0, 0, 0, 1) == first
+            service.claim(0, 0, 0, 0, expect=409)
+            service.claim(0, 0, 0, 2, expect=409)
+            service.submit(0, 0, 0, "of the attempt that was set aside", 0)
+            service.submit(0, 0, 0, "of an attempt to come", 2, expect=409)
+            fill(service, 0, 0, 1, range(2))
+            seam()
+            fill(service, 0, 0, 1, range(2, 4))
+            assert redraw(service, 0) == ([0], 2)
+            seam()
+            fill(service, 0, 0, 2)
+            seam()
+            assert redraw(service, 0) == ([], 0)
+            found = service.ask("GET", "/v1/steps/0/advantages")
+            assert [any(row) for row in found["advantages"]] == [True, True]
+            service.ask("POST", "/v1/steps/0/done", REPORT)
+            service.ask("POST", "/v1/steps/0/redraw", expect=409)
+        finally:
+            service.kill()
+    ours, theirs = (tiny.timeless(tiny.rows(s.run.metrics)) for s in services)
+    assert ours == theirs
+    assert (ours[0]["redrawn"], ours[0]["tied_in_batch"]) == (2, 0)
+    assert ours[0]["rollouts"]["train"] == (SLOTS + 2) * GROUP
+    groups = [[r for r in tiny.rows(s.run.events) if r["type"] == "group"] for s in services]
+    assert groups[0] == groups[1]
+    assert [(g["slot"], g["set_aside"]) for g in groups[0]] == [
+        (0, False),
+        (1, False),
+        (2, True),
+        (3, True),
+    ]
+    assert [p.read_text() for p in services[0].run.rollouts.iterdir()] == [
+        p.read_text() for p in services[1].run.rollouts.iterdir()
+    ]
+
+
+def test_without_redraws_no_engine_waits_for_the_judging(service: Service) -> None:
+    assert redraw(service, 0) == ([], 0)

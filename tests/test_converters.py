@@ -102,7 +102,7 @@ def verl(task: Task, row: Row) -> Row:
     return {
         "prompt": messages(task),
         "data_source": more(task)["data_source"],
-        "ability": row["ability"] if task.source == "verinstruct" else task.domain,
+        "ability": more(task)["ability"],
         "reward_model": reward,
         "extra_info": extra,
     }

@@ -211,7 +211,7 @@ def test_the_gradient_is_clipped(tiny_model: Path) -> None:
 def test_the_sampler_follows_the_weights(engine: Engine) -> None:
     step(engine)
     for (name, theirs), ours in zip(
-        engine._sampler.named_parameters(), engine.model.parameters(), strict=True
+        engine._sampler.model.named_parameters(), engine.model.parameters(), strict=True
     ):
         assert theirs.dtype == torch.bfloat16
         assert torch.equal(theirs, ours.to(torch.bfloat16)), name

@@ -117,6 +117,18 @@ def script_of(spec: RunSpec, root: str = "/runs/one") -> str:
     return launch_script(spec, RunFolder(Path(root)), "/a b/python", "/c/python")
 
 
+def test_the_device_can_be_named_on_the_command_line(tmp_path: Path) -> None:
+    text = (SPECS / "smoke-cpu.yaml").read_text().replace("device: cpu", "device: cuda")
+    spec = SPECS / "smoke-cpu.yaml"
+    assert "device: cuda" in text
+    copy = tmp_path / "cuda.yaml"
+    copy.write_text(text.replace("extends: smoke-1gpu.yaml", f"extends: {SPECS / 'smoke-1gpu.yaml'}"))
+    done = tiny.invoke("launch", copy, "--dry-run", "--device", "cpu", "--name", "smoke-cpu")
+    assert done.exit_code == 0, done.output
+    expected = tiny.invoke("launch", spec, "--dry-run")
+    assert done.stdout == expected.stdout
+
+
 def test_on_a_running_cluster_no_ray_is_started() -> None:
     spec = spec_of("qwen3.5-4b", nodes=2, cluster="http://head:8265", controller={"host": "10.0.0.5"})
     script = script_of(spec)

@@ -243,6 +243,22 @@ def test_places_are_tried_in_order(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert "not asked for" in built(path).sources["b"].missing
 
 
+def test_evaluation_only_tasks_do_not_come_back_as_training_tasks(folder: Path) -> None:
+    """Neither another mix's evaluation-only tasks nor a row that names such a set can be trained on."""
+    write_folder(built(mix_file(folder)), folder / "out")
+    exam = [json.loads(line) for line in (folder / "out" / "ood" / "exam.jsonl").read_text().splitlines()]
+    write_jsonl(folder / "data" / "a.jsonl", [*exam, task_row(50, source="ifbench"), task_row(51)])
+    sources = {"a": source("a.jsonl"), "b": source("b.jsonl")}
+    mix = built(mix_file(folder, sources=sources, ood={}))
+    assert mix.counts["a"] == Counter({"refused": 4, "train": 1})
+    assert {left.reason for left in mix.left_out} == {"a task of a set that is for evaluation only"}
+    sources["exam"] = source("a.jsonl")
+    domains = {"d": {"train": 5, "sources": {"b": 1}}}
+    mix = built(mix_file(folder, sources=sources, domains=domains))
+    assert {t.id for t in mix.ood["exam"]} <= {"t50", "t51", *(row["id"] for row in exam)}
+    assert len(mix.ood["exam"]) == 3
+
+
 # --- mixes that are wrong -------------------------------------------------------------------------
 
 

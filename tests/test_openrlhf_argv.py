@@ -268,8 +268,8 @@ CONFLICTS = {
     "reward.clip_range: [-1, 1]": "it is not to be set: the controller computes the rewards",
     "train.async_enable: true": "it is not to be set: a step is rolled out by the policy",
     "train.async_queue_size: 2": "it is not to be set: a step is rolled out by the policy",
-    "algo.dynamic_filtering_enable: true": "it is not to be set: the controller decides",
-    "algo.dynamic_filtering_range: [0, 1]": "it is not to be set: the controller decides",
+    "algo.dynamic_filtering_enable: true": "it is not to be set: the controller fills slots anew",
+    "algo.dynamic_filtering_range: [0, 1]": "it is not to be set: the controller fills slots anew",
     "critic.max_norm: 1": "it is not to be set: the advantages need no critic",
     "eval.steps: 5": "it is not to be set: held-out tasks are measured by the harness",
 }

@@ -211,6 +211,25 @@ def test_amaris_adds_untested_criteria_after_reading_memory(
 
 
 @pytest.mark.parametrize("name", ["amaris", "amaris++"])
+def test_amaris_looks_beside_training(name: str, run_of: Callable[[str], Run]) -> None:
+    """The next step is on record before what a look came to, which acts from the one after it on."""
+    run = run_of(name)
+    assert run.spec.evolver.mode == "async" and run.spec.evolver.apply_lag == 1
+    places = {r.id: n for n, r in enumerate(run.records)}
+    decided = {d.id: d.step for d in run.decisions}
+    accepted = [r for r in run.records if isinstance(r, Accepted)]
+    assert len(accepted) > 1
+    for version in accepted:
+        for i in version.decision_ids:
+            assert decided[i] == version.step - 1
+            assert places[f"g-{version.step:06d}-0"] < places[i] < places[f"s-{version.step:06d}"]
+        rows = [row for row in run.metrics if row["harness_version"] == version.harness_version]
+        assert rows[0]["step"] == version.step + 1
+    for row in run.metrics[1:-1]:
+        assert row["seconds"]["evolve"] > 0 and row["seconds"]["evolve_wait"] >= 0
+
+
+@pytest.mark.parametrize("name", ["amaris", "amaris++"])
 def test_amaris_keeps_every_seed_criterion(name: str, run_of: Callable[[str], Run]) -> None:
     run = run_of(name)
     assert run.spec.interfaces.c.anchored

@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from harnessrl.specs.harness import HarnessState, apply
-from harnessrl.specs.sampling import draw_tasks, effective_tasks, probabilities, stream
+from harnessrl.specs.sampling import draw_another, draw_tasks, effective_tasks, probabilities, stream
 from harnessrl.specs.updates import Boost, Pause, Resume, Update
 from hypothesis import given
 from hypothesis import strategies as st
@@ -239,3 +239,23 @@ def test_effective_tasks_by_hand() -> None:
 def test_effective_tasks_lie_between_one_and_all(values: list[float]) -> None:
     found = effective_tasks(values)
     assert 1 - 1e-9 <= found <= len(values) + 1e-9
+
+
+# --- redraws --------------------------------------------------------------------------------------
+
+
+def test_another_task_is_unseen_then_untied_then_any() -> None:
+    p = {"a": 0.5, "b": 0.3, "c": 0.2}
+
+    def drawn(seen: str, tied: str) -> set[str]:
+        return {draw_another(p, seen, tied, stream(0, "x", i)) for i in range(200)}
+
+    assert drawn("a", "a") == {"b", "c"}
+    assert drawn("abc", "ab") == {"c"}
+    assert drawn("abc", "abc") == {"a", "b", "c"}
+
+
+def test_another_task_follows_p() -> None:
+    p = {"a": 0.5, "b": 0.3, "c": 0.2}
+    found = Counter(draw_another(p, "a", "a", stream(0, "x", i)) for i in range(4000))
+    assert found["b"] / 4000 == pytest.approx(0.6, abs=0.03)

@@ -208,7 +208,9 @@ def surviving(path: Path) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = []
     for event in rows(path):
         if event["type"] == "resumed":
-            out = [e for e in out if e["step"] < event["step"]]
+            step: int = event["step"]
+            void = next((n for n, e in enumerate(out) if e["step"] >= step), len(out))
+            del out[void:]  # a look beside training is logged after its step
         else:
             out.append(timeless(event))
     return out
@@ -225,7 +227,7 @@ def content(run: Path) -> dict[str, Any]:
         "checkpoint": checkpoint.name,
         "weights": (checkpoint / "policy" / "model.safetensors").read_bytes(),
         "optimizer": (checkpoint / "optimizer" / "adamw.pt").read_bytes(),
-        "controller": (checkpoint / "controller.json").read_text(),
+        "controller": timeless(json.loads((checkpoint / "controller.json").read_text())),
         "threads": threads(run),
     }
 

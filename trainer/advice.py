@@ -29,11 +29,13 @@ def _evolution(spec: RunSpec, tasks: Tasks) -> Iterator[str]:
         )
     rounds = (needed - 1) * n // spec.engine.tasks_per_step  # until a task comes that often
     first = rules.every * -(-(rounds + 1) // rules.every)
-    if spec.evolves and spec.engine.steps <= first:
+    acts = first + rules.lag
+    if spec.evolves and spec.engine.steps <= acts:
+        lag = f", {rules.lag} before what it finds acts" if rules.lag else ""
         yield (
-            f"the evolver needs {needed} groups of a task, and looks every {rules.every} steps, but not "
-            f"after the last one: with {spec.engine.steps} steps the harness will hardly change; use "
-            f"{first + 1} or more"
+            f"the evolver needs {needed} groups of a task, and looks every {rules.every} steps{lag}, but "
+            f"not after the last one: with {spec.engine.steps} steps the harness will hardly change; "
+            f"use {acts + 1} or more"
         )
     if spec.oracle.kind == "none":
         yield "no oracle: collapse will be visible, spurious reward will not"

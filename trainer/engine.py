@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ..agents.policy import Policy
+from ..agents.policy import Freezable
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class UpdateStats:
     kl: float | None  # nats a token, from the reference; None: no reference is kept
 
 
-class TrainingEngine(Policy, Protocol):
+class TrainingEngine(Freezable, Protocol):
     """A policy that can be trained."""
 
     def train(self, examples: Sequence[Example], normaliser: float) -> UpdateStats:

@@ -58,6 +58,17 @@ def step_metrics(
     }
 
 
+def evolver_wait(seconds: Mapping[str, float]) -> float:
+    """Seconds of a step that training waited for the evolver. A look beside training takes others too."""
+    return seconds.get("evolve_wait", seconds.get("evolve", 0.0))
+
+
+def wall_time(seconds: Mapping[str, float]) -> float:
+    """Seconds a step took, from those of its parts: what ran beside it (`evolve`) is no part of it."""
+    rest = sum(value for part, value in seconds.items() if part not in ("evolve", "evolve_wait"))
+    return rest + evolver_wait(seconds)
+
+
 def _by_criterion(groups: Sequence[Group]) -> dict[str, dict[str, float | None]]:
     """Per criterion: share met of the scored verdicts, and share unscored of all."""
     verdicts: dict[str, list[bool | None]] = {}

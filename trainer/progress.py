@@ -12,6 +12,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from .metrics import wall_time
+
 LAST_STEPS = 8  # rows of the live table
 COLUMNS = ("step", "reward", "quality", "signal", "zero-std", "words", "H", "seconds")
 
@@ -117,7 +119,7 @@ class Display:
 
 def step_row(metrics: dict[str, Any]) -> tuple[str, ...]:
     """A step's figures as text, in the order of `COLUMNS`; `-` where there is nothing to say."""
-    seconds = sum(metrics["seconds"].values())
+    seconds = wall_time(metrics["seconds"])
     return (
         str(metrics["step"] + 1),
         figure(metrics["reward_mean"]),

@@ -110,6 +110,11 @@ class RunFolder:
         return self.root / "openrlhf"
 
     @property
+    def submitted(self) -> Path:
+        """What OpenRLHF handed in for the step that is not done yet."""
+        return self.root / "submitted.jsonl"
+
+    @property
     def logs(self) -> Path:
         """Output of the processes of a launched run, one file each."""
         return self.root / "logs"

@@ -29,6 +29,7 @@ class Claim:
     prompt: str
     requests: tuple[Request, ...]
     shown: tuple[tuple[Shown, ...], ...]  # the guidance of each request; () for a plain one
+    attempt: int = 0  # how often the slot was filled before
 
     @property
     def guided(self) -> tuple[bool, ...]:
@@ -36,14 +37,20 @@ class Claim:
         return tuple(bool(parts) for parts in self.shown)
 
 
+def again(attempt: int) -> tuple[int, ...]:
+    """Ends the names of a claim's random streams: those of another attempt at its slot are others."""
+    return (attempt,) if attempt else ()
+
+
 @dataclass(frozen=True)
 class Submission:
-    """One rollout handed in. Submitting a (step, slot, sample) again changes nothing."""
+    """One rollout handed in. Submitting a (step, slot, sample, attempt) again changes nothing."""
 
     step: int
     slot: int
     sample: int
     response: Sample
+    attempt: int = 0
 
 
 @dataclass
@@ -58,6 +65,13 @@ class SlotGroup:
     quality: Quality | None = None
     advantages_G: Floats | None = None
     judged: Future[None] | None = None  # once complete; the four above are known when it is done
+    aside: int | None = None  # set aside: the slot number it is on record under
+
+    @property
+    def tied(self) -> bool:
+        """Do its rewards tie, so that it carries no gradient? A group without rewards is no tie."""
+        assert self.rewards_G is not None and self.advantages_G is not None
+        return collapse(self.rewards_G) != "unscored" and not self.advantages_G.any()
 
     @property
     def complete(self) -> bool:
@@ -69,11 +83,12 @@ class SlotGroup:
         claim = self.claim
         assert self.met_GK is not None and self.rewards_G is not None
         assert self.quality is not None
+        slot = claim.slot if self.aside is None else self.aside
         return Group(
-            id=f"g-{claim.step:06d}-{claim.slot}",
+            id=f"g-{claim.step:06d}-{slot}",
             step=claim.step,
             harness_version=claim.harness_version,
-            slot=claim.slot,
+            slot=slot,
             task_id=claim.task_id,
             domain=domain,
             rewards=as_known(self.rewards_G),
@@ -83,6 +98,7 @@ class SlotGroup:
             met={c.id: as_verdicts(self.met_GK[:, k]) for k, c in enumerate(self.rubric)},
             collapse=collapse(self.rewards_G),
             pairs=pair_classes(self.rewards_G, self.quality.q_N, self.quality.resolution),
+            set_aside=self.aside is not None,
         )
 
     def rollouts(self, domain: str) -> list[Rollout]:

@@ -14,21 +14,19 @@ from typing import Any, Literal
 
 from langgraph.checkpoint.sqlite import SqliteSaver
 
-from ..agents.evolver.attributor import Attributor
+from ..agents.evolver.beside import Beside, Outcome
 from ..agents.evolver.critic import Critic
 from ..agents.evolver.evidence import Memory
-from ..agents.evolver.evolver import Evolver, look_of
+from ..agents.evolver.evolver import look_of
 from ..agents.evolver.graph import build_graph
-from ..agents.evolver.llm import LlmProposer
-from ..agents.evolver.proposers import Catalogue, Proposer
-from ..agents.policy import Policy
+from ..agents.policy import Freezable, Policy
 from ..agents.roles.client import Role
 from ..agents.scoring.judge import Judge
 from ..agents.scoring.quality import AskedOracle, asked_oracle
 from ..agents.scoring.scorer import Scorer
 from ..agents.scoring.verdictcache import VerdictCache
 from ..agents.usage import CountedPolicy, Usage
-from ..memory.events import EventLog, complete_lines, fold_versions, read_jsonl, read_log
+from ..memory.events import EventLog, before_step, complete_lines, fold_versions, read_jsonl, read_log
 from ..memory.files import write_atomic
 from ..memory.index import MemoryIndex
 from ..memory.records import AnyRecord, Evaluation, Probe, Resumed, RunStarted, StepSummary
@@ -45,6 +43,7 @@ from .data.load import Tasks
 from .engine import TrainingEngine
 from .local.engine import Engine
 from .local.model import load, resolve
+from .looks import Looks, make_evolver
 from .requests import handed_in
 from .runfolder import RunFolder, latest_checkpoint
 from .sim.engine import SimEngine
@@ -65,6 +64,20 @@ class Parts:
     scalars: Scalars
     steps_done: int
 
+    def cursors(self, steps: int, with_weights: bool) -> dict[str, Any]:
+        """What a checkpoint after `steps` steps keeps beside the weights.
+
+        A look beside training that began just now can be made again, where the checkpoint has the very
+        weights that it measures on. An earlier one is waited for; raises what went wrong in it.
+        """
+        cursors: dict[str, Any] = {"steps": steps, "usage": self.usage.as_dict()}
+        beside = self.controller.beside
+        if with_weights and beside is not None and beside.step == steps - 1:
+            cursors["look"] = beside.step
+        elif (outcome := self.controller.settle()) is not None:
+            cursors["look"] = outcome.model_dump(mode="json")
+        return cursors
+
     def record(self, record: AnyRecord) -> None:
         """Log a record that is for reporting only: the evolver's memory never sees it."""
         self.log.append([record])
@@ -80,6 +93,8 @@ class Past:
     usage: Usage
     steps_done: int
     checkpoint: Path | None
+    look: Outcome | int | None = None
+    """A look beside training that is to be applied yet, or (the step it began after) to be made again."""
 
 
 @contextlib.contextmanager
@@ -104,17 +119,24 @@ def assemble(
         evidence: list[AnyRecord] = [record for record in past.records if not isinstance(record, unseen)]
         memory = Memory(RolloutStore(run.rollouts), index, scorer, evidence)
         critic = Critic(CountedPolicy(policy, past.usage, "critic"), scorer, memory, spec)
-        evolver = None
+        evolver, beside = None, None
         if spec.evolves:
+            begun = past.look if isinstance(past.look, int) else past.steps_done
+            graph = build_graph(stack.enter_context(_graph_store(run, begun)))
             role = _evolver_role(spec, past.usage, stack)
-            evolver = Evolver(
-                build_graph(stack.enter_context(_graph_store(run, past.steps_done))),
-                _proposer(spec, memory, scorer, role),
-                critic,
-                memory,
-                spec,
-                _attributor(spec, memory, role),
-            )
+            if spec.evolver.mode == "sync":
+                evolver = make_evolver(spec, graph, memory, scorer, critic, role)
+            else:
+                assert isinstance(policy, Freezable)
+                looks = Looks(spec, graph, policy, past.usage, memory, judge_role, oracle, role)
+                memory.lazy = True  # it is searched in looks alone, and the next one indexes what is new
+                stack.callback(memory.catch_up)
+                beside = Beside(looks)
+                stack.callback(beside.close)
+                if isinstance(past.look, int):
+                    beside.start(past.look, past.versions[-1], lambda _: None)
+                elif past.look is not None:
+                    beside.resume(past.look)
         log = EventLog(run.events)
         controller = Controller(
             spec,
@@ -128,6 +150,7 @@ def assemble(
             lambda: handed_in(run.requests),
             _exporter(run),
             judge,
+            beside,
         )
         scalars = Scalars(run.tensorboard, past.steps_done)
         stack.callback(scalars.close)
@@ -156,7 +179,7 @@ def begin_or_resume(
     if resume == "checkpoint":
         past = _at_checkpoint(log, tasks, run)
     elif resume == "log":
-        past = _after_log(log, tasks, run)
+        past = _after_log(log, spec, tasks, run)
     return past or _beginning(log, recipe, spec, tasks, run)
 
 
@@ -187,25 +210,35 @@ def _at_checkpoint(log: EventLog, tasks: Tasks, run: RunFolder) -> Past | None:
     steps_done, folder = found
     cursors = json.loads((folder / "controller.json").read_text())
     records, versions, rows = _void(log, tasks, run, steps_done)
-    return Past(records, versions, rows, Usage.from_dict(cursors["usage"]), steps_done, folder)
+    usage = Usage.from_dict(cursors["usage"])
+    look = cursors.get("look")
+    if isinstance(look, dict):
+        look = Outcome.model_validate(look)
+    return Past(records, versions, rows, usage, steps_done, folder, look)
 
 
-def _after_log(log: EventLog, tasks: Tasks, run: RunFolder) -> Past | None:
-    """The state after the last step on record; what was logged of an unfinished one is void."""
+def _after_log(log: EventLog, spec: RunSpec, tasks: Tasks, run: RunFolder) -> Past | None:
+    """The state after the last step on record; what was logged of an unfinished one is void.
+
+    A look beside training that had just begun is made again if it measures nothing: the weights it would
+    measure on are not served any more.
+    """
     summaries = [record for record in read_log(run.events) if isinstance(record, StepSummary)]
     if not summaries:
         return None
     last = summaries[-1]
     usage = {name: last.metrics[name] for name in asdict(Usage())}
     records, versions, rows = _void(log, tasks, run, last.step + 1)
-    return Past(records, versions, rows, Usage.from_dict(usage), last.step + 1, None)
+    again = spec.evolver.mode == "async" and spec.evolver.critic.test == "none"
+    look = last.step if again and spec.looks_after(last.step) else None
+    return Past(records, versions, rows, Usage.from_dict(usage), last.step + 1, None, look)
 
 
 def _void(
     log: EventLog, tasks: Tasks, run: RunFolder, steps_done: int
 ) -> tuple[list[AnyRecord], list[HarnessState], list[dict[str, Any]]]:
     """Records, versions and metrics of the steps done; what comes later counts no more."""
-    records = [record for record in read_log(run.events) if record.step < steps_done]
+    records = before_step(read_log(run.events), steps_done)
     versions = fold_versions(tasks.train, records)
     n = len(complete_lines(run.events))  # tells one resume at a step from the next
     resumed = Resumed(id=f"r-{steps_done:06d}-{n}", step=steps_done, harness_version=versions[-1].version)
@@ -250,18 +283,6 @@ def _evolver_role(spec: RunSpec, usage: Usage, stack: contextlib.ExitStack) -> R
     return role
 
 
-def _proposer(spec: RunSpec, memory: Memory, scorer: Scorer, role: Role | None) -> Proposer:
-    if role is None or spec.evolver.propose.role == "catalogue":
-        return Catalogue(memory, scorer, spec)
-    return LlmProposer(role, memory, spec)
-
-
-def _attributor(spec: RunSpec, memory: Memory, role: Role | None) -> Attributor | None:
-    if role is None or spec.evolver.attribute.role == "statistics":
-        return None
-    return Attributor(role, memory, spec)
-
-
 def _judge(spec: RunSpec, usage: Usage, run: RunFolder, stack: contextlib.ExitStack) -> Judge | None:
     if spec.roles.judge is None:
         return None
@@ -291,14 +312,14 @@ def _oracle(
 
 
 @contextlib.contextmanager
-def _graph_store(run: RunFolder, steps_done: int) -> Iterator[SqliteSaver]:
-    """LangGraph's SQLite saver, without the threads of steps that a resume has voided."""
+def _graph_store(run: RunFolder, begun: int) -> Iterator[SqliteSaver]:
+    """LangGraph's SQLite saver, without the threads of looks that a resume makes again."""
     with contextlib.closing(sqlite3.connect(run.graph, check_same_thread=False)) as connection:
         saver = SqliteSaver(connection)
         saver.setup()
         threads = connection.execute("SELECT DISTINCT thread_id FROM checkpoints").fetchall()
         for (thread,) in threads:
-            if look_of(thread)[0] >= steps_done:
+            if look_of(thread)[0] >= begun:
                 saver.delete_thread(thread)
         yield saver
 

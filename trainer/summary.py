@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ..memory.events import read_jsonl, read_log
 from ..memory.records import Decision, Evaluation, Probe, RunFinished
+from .metrics import evolver_wait, wall_time
 from .progress import figure
 from .runfolder import RunFolder
 from .validation import best_of
@@ -52,8 +53,10 @@ def summary_lines(run: RunFolder) -> list[str]:
         rows = read_jsonl(run.metrics)
         evolver = sum(row["seconds"].get("evolve", 0.0) for row in rows)
         probing = sum(probe.seconds for probe in probes.values())
-        total = sum(sum(row["seconds"].values()) for row in rows) + probing
-        lines.append(
-            f"time:     {total / 60:.1f} min (evolver {evolver / 60:.1f}, probes {probing / 60:.1f})"
-        )
+        total = sum(wall_time(row["seconds"]) for row in rows) + probing
+        shown = f"evolver {evolver / 60:.1f}"
+        if any("evolve_wait" in row["seconds"] for row in rows):
+            waited = sum(evolver_wait(row["seconds"]) for row in rows)
+            shown += f" beside training, which waited {waited / 60:.1f} for it"
+        lines.append(f"time:     {total / 60:.1f} min ({shown}, probes {probing / 60:.1f})")
     return lines

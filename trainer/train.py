@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
 from ..agents.policy import Sample
@@ -16,12 +17,13 @@ from ..specs.schema import RunSpec
 from .controller import StepStats
 from .data.load import Tasks
 from .engine import Example, TrainingEngine
+from .metrics import evolver_wait
 from .probe import probe_run
 from .progress import Display
 from .report.build import build_report
 from .runfolder import RunFolder, locked, save_checkpoint
 from .slots import Claim, Submission
-from .start import Parts, assemble, begin_or_resume, interruptible, make_engine
+from .start import assemble, begin_or_resume, interruptible, make_engine
 from .validation import Validation
 
 #: Steps in a row with too many unscored verdicts that end a run.
@@ -70,13 +72,21 @@ def train(
         stopping = False
         while step < spec.engine.steps and not stopping:
             lap = _Laps()
-            # Sample tasks ~ p_t and roll out pi_t(. | x, g_t).
+            batch: dict[int, tuple[Claim, list[Sample]]] = {}  # slot -> its claim and G responses
+            # Sample tasks ~ p_t and roll out pi_t(. | x, g_t) ...
             claims = controller.claim(step, range(spec.engine.tasks_per_step))
-            requests = [request for claim in claims for request in claim.requests]
-            responses = policy.sample(requests, spec.seed)
-            lap("rollout")
-            # Judge with c_t. Rewards and advantages are the controller's.
-            controller.submit(_submissions(claims, responses))
+            while claims:
+                requests = [request for claim in claims for request in claim.requests]
+                responses = policy.sample(requests, spec.seed)
+                batch |= _by_slot(claims, responses)
+                lap("rollout")
+                # ... judge with c_t, and fill slots that carry no gradient again.
+                controller.submit(_submissions(claims, responses))
+                claims = controller.redraw(step)
+                lap("score")
+            claims = [claim for claim, _ in batch.values()]
+            responses = [response for _, samples in batch.values() for response in samples]
+            # Rewards and advantages are the controller's.
             advantages_SG = controller.advantages(step)
             lap("score")
             # GRPO update, by default under the plain prompt.
@@ -88,7 +98,7 @@ def train(
             stats = StepStats(**asdict(update), plain_logprob_guided=plain_logprob)
             metrics = controller.step_done(step, stats, display.say, display.tell)
             lap("record")
-            lap.seconds["record"] -= metrics["seconds"]["evolve"]  # which is told apart
+            lap.seconds["record"] -= evolver_wait(metrics["seconds"])  # which is told apart
             step += 1
             metrics["seconds"] = lap.seconds | metrics["seconds"]
             parts.metrics.append(metrics)
@@ -103,7 +113,11 @@ def train(
             blind = cannot_judge(parts.metrics, spec)
             due = step == spec.engine.steps or step % spec.logging.checkpoint_every == 0
             if due or interrupted() or blind:
-                _save(run, step, parts, engine)
+                cursors = parts.cursors(step, with_weights=True)
+                lap("settle")
+                if "evolve_wait" in metrics["seconds"]:
+                    metrics["seconds"]["evolve_wait"] += lap.seconds["settle"]
+                _save(run, step, cursors, engine)
                 lap("save")
                 metrics["seconds"]["save"] = lap.seconds["save"]
                 run.write_metrics(parts.metrics)
@@ -139,9 +153,17 @@ def cannot_judge(rows: Sequence[dict[str, Any]], spec: RunSpec) -> str | None:
 def _submissions(claims: Sequence[Claim], responses: Sequence[Sample]) -> list[Submission]:
     places = [(claim, i) for claim in claims for i in range(len(claim.requests))]
     return [
-        Submission(claim.step, claim.slot, i, response)
+        Submission(claim.step, claim.slot, i, response, claim.attempt)
         for (claim, i), response in zip(places, responses, strict=True)
     ]
+
+
+def _by_slot(
+    claims: Sequence[Claim], responses: Sequence[Sample]
+) -> dict[int, tuple[Claim, list[Sample]]]:
+    """Claims with their own responses, in order."""
+    left = iter(responses)
+    return {claim.slot: (claim, list(islice(left, len(claim.requests)))) for claim in claims}
 
 
 def _examples(
@@ -176,13 +198,12 @@ def _normaliser(examples: Sequence[Example], spec: RunSpec) -> float:
     return float(sum(len(e.response_ids) for e in examples))
 
 
-def _save(run: RunFolder, step: int, parts: Parts, engine: TrainingEngine) -> None:
-    cursors = {"steps": step, "usage": asdict(parts.usage)}
+def _save(run: RunFolder, step: int, cursors: dict[str, Any], engine: TrainingEngine) -> None:
     save_checkpoint(run, step, cursors, engine.save)
 
 
 class _Laps:
-    """Wall seconds of the parts of a step: `lap("train")` books the time since the last lap."""
+    """Wall seconds of the parts of a step: `lap("train")` adds the time since the last lap to them."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -190,5 +211,5 @@ class _Laps:
 
     def __call__(self, name: str) -> None:
         now = time.monotonic()
-        self.seconds[name] = now - self._last
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
         self._last = now

@@ -205,18 +205,6 @@ def left_to_statistics(diagnosis: Diagnosis, reason: str) -> Diagnosis:
     return diagnosis.model_copy(update={"attribution": said})
 
 
-def told(diagnosis: Diagnosis) -> str:
-    """Who attributed and why, on one line; empty where statistics alone were asked."""
-    said = diagnosis.attribution
-    if said is None:
-        return ""
-    order = ", ".join(said.interfaces)
-    if said.by == "statistics":
-        return f"left to statistics ({order}): {said.rationale}"
-    meant = f"{said.failure}: {order}" if said.failure != diagnosis.failure else order
-    return f"{diagnosis.interfaces[0]} first, says the evolver (statistics: {meant}): {said.rationale}"
-
-
 def _each_once(interfaces: Iterable[Interface]) -> list[Interface]:
     return list(dict.fromkeys(interfaces))
 

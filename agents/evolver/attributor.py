@@ -13,7 +13,7 @@ from ...prompts import render
 from ...specs.schema import RunSpec
 from ..roles.client import NoAnswer, Question, Role, answer_alone
 from .asking import is_spent, one_line, recorded, shown, why
-from .attribute import WORDS, Interface, attributed, left_to_statistics, open_interfaces, told
+from .attribute import WORDS, Interface, attributed, left_to_statistics, open_interfaces
 from .evidence import Memory
 from .proposers import Case
 
@@ -47,13 +47,13 @@ class Attributor:
         if is_spent(self.role, "attribute", budget):
             found = left_to_statistics(diagnosis, f"evolver.attribute.budget {budget} is spent")
             if not self._spent:
-                say(f"attribution from now on {told(found)}")
+                say(f"attribution from now on {found.attributed}")
             self._spent = True
             return found
         say(f"asking whose {diagnosis.task_id} is: {', '.join(choice)}")
         rollouts = recorded(self.memory, case)
         found = ask_for_interface(self.role, self.spec, case, choice, rollouts, "attribute")
-        say(f"attribution of {diagnosis.task_id}: {told(found)}")
+        say(f"attribution of {diagnosis.task_id}: {found.attributed}")
         return found
 
 

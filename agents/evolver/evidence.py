@@ -25,11 +25,29 @@ class Memory:
     index: MemoryIndex
     scorer: Scorer
     records: list[AnyRecord] = field(default_factory=list)
+    lazy: bool = False  # index new records when it is caught up with, not at once
+    _unindexed: list[AnyRecord] = field(default_factory=list)
 
     def add(self, records: Sequence[AnyRecord]) -> None:
         """Take in new records (they are in the log already)."""
         self.records += records
-        self.index.add(records)
+        self._unindexed += records
+        if not self.lazy:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Let search find all that is known."""
+        self.index.add(self._unindexed)
+        self._unindexed = []
+
+    def snapshot(self, scorer: Scorer) -> Memory:
+        """What is known now, for another thread, which has to `catch_up` with it first.
+
+        Search finds nothing newer as long as this memory is lazy.
+        """
+        other = Memory(RolloutStore(self.rollouts.folder), self.index, scorer, list(self.records))
+        other._unindexed, self._unindexed = self._unindexed, []
+        return other
 
     def groups(self, step: int, max_staleness: int, task_id: str | None = None) -> list[Group]:
         """Groups of the last `max_staleness` steps up to `step`, oldest first."""

@@ -12,7 +12,7 @@ from ...specs.tasks import Criterion, MentionsCheck, TrainTask
 from ...specs.updates import describe
 from ..roles.client import Role
 from ..scoring.preflight import Finding
-from .attribute import WORDS, told
+from .attribute import WORDS
 from .attributor import ask_for_interface
 from .llm import Declined, ask_for_update
 from .proposers import Case, NoCandidate
@@ -84,7 +84,7 @@ def look_at_evolver(role: Role, spec: RunSpec) -> Iterator[Finding]:
     if nodes.attribute.role == "evolver":
         found = ask_for_interface(role, spec, CASE, ("c", "p"), ROLLOUTS, "preflight")
         said = found.attribution
-        yield Finding(f"{role.name} attribution", bool(said and said.by == "evolver"), told(found))
+        yield Finding(f"{role.name} attribution", bool(said and said.by == "evolver"), found.attributed)
     if nodes.propose.role == "evolver" or nodes.attribute.role != "evolver":
         update = ask_for_update(role, spec, CASE, ROLLOUTS, "preflight")
         if isinstance(update, NoCandidate):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import threading
 import time
@@ -110,6 +111,12 @@ class Role:
         self._slots = asyncio.Semaphore(spec.concurrency)
         self._requests = _limiter(spec.requests_per_minute)
         self._tokens = _limiter(spec.tokens_per_minute)
+
+    def counted_in(self, usage: Usage) -> Role:
+        """This role, with its endpoints and its limits, but what it takes is counted in `usage`."""
+        other = copy.copy(self)
+        other.usage = usage.roles.setdefault(self.name, {})
+        return other
 
     def ask(self, questions: Sequence[Question], purpose: str) -> list[Answer | NoAnswer]:
         """An answer, or why there is none, for each question in order. A bad endpoint raises nothing."""

@@ -30,7 +30,7 @@ MIN_PAIRS = 60
 MOST = 3  # criteria that are named, or get an alarm of their own, at a time
 MAX_NAME = 80  # characters of a criterion that is named among others
 
-Kind = Literal["collapse", "hacking", "criterion", "oracle"]
+Kind = Literal["collapse", "hacking", "criterion", "oracle", "redraw"]
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,13 @@ def oracle_alarms(groups: Sequence[Group], causes: Mapping[str, int]) -> Iterato
     elif all(q is None for group in groups for q in group.quality):
         told = ", ".join(f"{n} x {cause}" for cause, n in list(causes.items())[:3])
         yield Alarm("oracle", "silent", f"the oracle answers nothing, so nothing is diagnosed: {told}")
+
+
+def tied_alarms(tied_T: Sequence[int], slots: int, redraws: int) -> Iterator[Alarm]:
+    """Did slots stay tied after all their redraws? `tied_T`: how many of `slots`, in each of T steps."""
+    if n := sum(tied_T):
+        told = f"in the last {len(tied_T)} steps {n} of {len(tied_T) * slots} slots still tied"
+        yield Alarm("redraw", "run", f"{told} after {redraws} redraws: they stay, and teach nothing")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ...prompts import render
 from ...specs.schema import Oracle as OracleSpec
 from ..roles.client import Answer, NoAnswer, Question, Role, answer_alone
-from .verdictcache import VerdictCache
+from .verdictcache import Answers
 
 #: How often an answer that cannot be read is asked for again.
 ASK_AGAIN = 1
@@ -84,7 +84,7 @@ class Examiner:
     Several threads may use it.
     """
 
-    def __init__(self, role: Role, spec: OracleSpec, cache: VerdictCache | None) -> None:
+    def __init__(self, role: Role, spec: OracleSpec, cache: Answers | None) -> None:
         self.role = role
         self.spec = spec
         self.cache = cache
@@ -128,6 +128,21 @@ class Examiner:
                 return False
             self.left -= questions
             return True
+
+    def lend(self, questions: int | None = None) -> int:
+        """Take questions out of what is left, by default half, for one who asks beside this one.
+
+        So neither can use up what the other was to have, whoever is faster. Says how many.
+        """
+        with self._spending:
+            lent = self.left // 2 if questions is None else questions
+            self.left -= lent
+        return lent
+
+    def take_back(self, questions: int) -> None:
+        """What was not asked of them."""
+        with self._spending:
+            self.left += questions
 
     def _question(self, item: Pair | Graded) -> Question:
         own = self.spec.prompt

@@ -18,7 +18,7 @@ from ...prompts import render
 from ...specs.schema import Judge as JudgeSpec
 from ..roles.client import Answer, NoAnswer, Question, Role, answer_alone
 from .checks import Verdict
-from .verdictcache import VerdictCache
+from .verdictcache import Answers
 
 #: How often an answer that is no verdict is asked for again.
 ASK_AGAIN = 1
@@ -79,7 +79,7 @@ class Item:
 class Judge:
     """Decides items through a role, with a cache of its verdicts."""
 
-    def __init__(self, role: Role, spec: JudgeSpec, cache: VerdictCache | None) -> None:
+    def __init__(self, role: Role, spec: JudgeSpec, cache: Answers | None) -> None:
         self.role = role
         self.spec = spec
         self.cache = cache

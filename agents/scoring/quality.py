@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,6 +70,13 @@ def asked_oracle(
     if spec.kind == "reference":
         return Reference(examiner)
     return Pairwise(examiner, Anchors(anchors, spec.anchors))
+
+
+def apart(oracle: AskedOracle, examiner: Examiner) -> AskedOracle:
+    """The same oracle, with the same anchors, that asks through another examiner."""
+    other = copy.copy(oracle)
+    other.examiner = examiner
+    return other
 
 
 class Pairwise:

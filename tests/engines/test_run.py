@@ -18,6 +18,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny
 from conftest import python
@@ -37,7 +38,7 @@ name: engines
 seed: 1
 tasks: {{files: [texts/animals.yaml]}}
 roles: {{policy: {{model: {model}}}}}
-interfaces: {{p: {{min_effective_tasks: 1.5, paused_weight: 0.02}}}}
+interfaces: {{p: {{min_effective_tasks: 1.5, paused_weight: 0.02, redraws: 2}}}}
 evolver:
   every: 2
   alpha: 0.45
@@ -91,10 +92,10 @@ class Run:
         return list(read_log(self.folder.events))
 
     def groups(self) -> dict[int, list[Group]]:
-        """The groups of each step."""
+        """The groups that each step was trained on."""
         found: dict[int, list[Group]] = defaultdict(list)
         for record in self.records:
-            if isinstance(record, Group):
+            if isinstance(record, Group) and not record.set_aside:
                 found[record.step].append(record)
         return found
 
@@ -190,7 +191,9 @@ def test_it_comes_to_its_end_after_a_kill(run: Run) -> None:
     assert run.folder.report.exists()
     assert {r.when for r in records if isinstance(r, Probe)} == {"before", "after"}
     # Each rollout counts once, whatever was done twice.
-    assert tiny.rows(run.folder.metrics)[-1]["rollouts"]["train"] == STEPS * SLOTS * GROUP
+    rows = tiny.rows(run.folder.metrics)
+    redrawn = sum(row["redrawn"] for row in rows)
+    assert rows[-1]["rollouts"]["train"] == (STEPS * SLOTS + redrawn) * GROUP
     resumed = [r for r in tiny.rows(run.folder.events) if r["type"] == "resumed"]
     # It was killed after its third step; a fast machine may have taken one more by then.
     assert [r["step"] for r in resumed] in ([2], [4])
@@ -242,8 +245,9 @@ def test_g_acted_on_what_openrlhf_trained_on(run: Run) -> None:
 
 def test_c_acted_on_the_rewards_openrlhf_saw(run: Run) -> None:
     rewards = run.curve("train/rollout/reward_mean")
-    for row in tiny.rows(run.folder.metrics):
-        assert rewards[row["step"] + 1] == pytest.approx(row["reward_mean"], abs=1e-5)
+    for step, groups in run.groups().items():
+        mean = np.mean([group.rewards for group in groups])
+        assert rewards[step + 1] == pytest.approx(mean, abs=1e-5)
     words = [(step, g) for step, groups in run.groups().items() for g in groups if g.task_id == "words"]
     for step, group in words:
         assert (ADDED.id in group.met) == (step > 0)
@@ -287,6 +291,17 @@ def test_the_same_spec_on_the_local_engine_leaves_the_same(run: Run) -> None:
         for f in (local, run.folder)
     ]
     assert first[0] == first[1]
+
+
+def test_openrlhf_trained_on_what_was_redrawn(run: Run) -> None:
+    """Its mean reward (above) is that of the groups that stand; here, that some were redrawn at all."""
+    rows = tiny.rows(run.folder.metrics)
+    assert sum(row["redrawn"] for row in rows) > 0
+    aside = [r for r in run.records if isinstance(r, Group) and r.set_aside]
+    assert len(aside) == sum(row["redrawn"] for row in rows)
+    assert all(group.collapse.startswith("collapsed") for group in aside)
+    ties = {s: sum(g.collapse != "spread" for g in groups) for s, groups in run.groups().items()}
+    assert ties == {row["step"]: row["tied_in_batch"] for row in rows}
 
 
 def test_nothing_is_left_running(run: Run) -> None:

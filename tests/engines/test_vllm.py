@@ -170,6 +170,9 @@ def test_the_frozen_policy(frozen: FrozenPolicy, models: dict[str, Path]) -> Non
         assert sample.text == text.strip()
     with pytest.raises(PromptError):
         frozen.check_prompt("too long " * 60)
+    # More prompts at once than vLLM takes in one pass.
+    many = [Request(f"Is the dog lazy, or is it number {i}, and why?", ("many", i)) for i in range(120)]
+    assert all(sample.token_ids for sample in frozen.sample(many, seed=3))
 
     # Other weights, in place; the server proves that it has them.
     process, prints = frozen._process, prints_of(models["new"])

@@ -14,7 +14,7 @@ from ...specs.mix import OWN_SCHEMA, Filters, MixSpec, Source
 from ...specs.ood import OodTask
 from ...specs.tasks import HeldOutTask, Task, TrainTask
 from ..local.model import cache_folder
-from .converters import CONVERTERS
+from .converters import CONVERTERS, EVALUATION_ONLY
 from .converters.common import content_id, converted, is_text
 from .draw import draw, shuffled, split, words_in
 from .duplicates import near_duplicates
@@ -143,7 +143,7 @@ def _read_source(mix: Mix, name: str, read: Read, files: Sequence[Path]) -> None
         if odd is not None:
             _leave_out(mix, name, raw.where, "filtered", f"{odd} is not one of those asked for")
             continue
-        task = _as_task(name, read.spec, fields, raw)
+        task = _as_task(name, read.spec, name in mix.spec.evaluated, fields, raw)
         if isinstance(task, str):
             _leave_out(mix, name, raw.where, "refused", task)
         elif reason := filtered(task, read.spec.filters):
@@ -165,7 +165,9 @@ def _rows(files: Sequence[Path], at_most: int | None) -> Iterator[RawRow]:
             yield raw
 
 
-def _as_task(name: str, source: Source, fields: dict[str, Any], raw: RawRow) -> Task | str:
+def _as_task(
+    name: str, source: Source, evaluated: bool, fields: dict[str, Any], raw: RawRow
+) -> Task | str:
     """The task, under the name and the licence that the mix gives its source."""
     if source.converter != OWN_SCHEMA:
         task: Task | str = converted(CONVERTERS[source.converter], fields, raw.key)
@@ -174,9 +176,13 @@ def _as_task(name: str, source: Source, fields: dict[str, Any], raw: RawRow) -> 
     elif not is_own(fields):
         return "not a task: it needs `prompt` and `rubric`"
     else:
-        fields = {key: value for key, value in fields.items() if key != "split"}
+        if fields.get("split") != "ood":  # this mix splits anew
+            fields = {key: value for key, value in fields.items() if key != "split"}
         named = {"id": f"{name}-{content_id(fields)}", "domain": "general", "source": name}
         task = from_own(fields, named)
+        set_apart = isinstance(task, OodTask) or fields.get("source") in EVALUATION_ONLY
+        if set_apart and not evaluated:
+            return "a task of a set that is for evaluation only"
     if isinstance(task, str):
         return task
     return task.model_copy(update={"source": name, "licence": source.licence})

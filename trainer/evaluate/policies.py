@@ -106,10 +106,10 @@ class LocalPolicy:
     """
 
     def __init__(self, name: str, folder: Path, max_tokens: int) -> None:
-        from ..local.decode import Sampler
+        from ..local.decode import FolderSampler
 
         self.name = name
-        self._sampler = Sampler(folder, max_tokens)
+        self._sampler = FolderSampler(folder, max_tokens)
         self.identity = f"local {fingerprint(folder)} {self._sampler.device}"
 
     def replies(self, asks: Sequence[Ask]) -> Iterator[tuple[int, Reply | str]]:

@@ -60,8 +60,8 @@ def decode(
         ]
 
 
-class Sampler:
-    """A model folder, to sample from alone: bf16 weights, on a GPU where there is one.
+class FolderSampler:
+    """A model folder, to sample from alone: bf16 weights, on one GPU where there is one.
 
     Raises `PolicyNotFoundError`.
     """

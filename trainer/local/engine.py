@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +12,10 @@ from safetensors import SafetensorError
 
 from ...agents.policy import Request, Sample
 from ...specs.engines import LocalEngine
-from ..chat import Chat
 from ..engine import Example, UpdateStats
-from .decode import decode, end_tokens
 from .generate import response_logprobs
 from .grpo import Batch, check_tokens, clipped_loss, k3, make_batch
+from .sampler import Sampler, bf16_copy
 
 #: Rollouts of similar length in one backward pass: little padding, and a bounded peak of memory.
 TRAIN_BATCH = 16
@@ -34,15 +32,6 @@ def rate(spec: LocalEngine, step: int) -> float:
         case "cosine":
             return 0.5 * (1.0 + math.cos(math.pi * done))
     return 1.0
-
-
-def _frozen_copy(model: Any) -> Any:
-    """A bf16 copy that takes no gradients. Buffers (rotary frequencies) stay exact."""
-    frozen = copy.deepcopy(model)
-    for parameter in frozen.parameters():
-        parameter.requires_grad_(False)
-        parameter.data = parameter.data.to(torch.bfloat16)
-    return frozen
 
 
 class Engine:
@@ -72,46 +61,38 @@ class Engine:
         self.model.eval()  # no dropout: the old and the new log-probabilities are the same function
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_("embed" not in name and "lm_head" not in name)
-        self._sampler = _frozen_copy(self.model)
+        self._sampler = Sampler(bf16_copy(self.model), tokenizer, spec, version)
         self._reference = None
         if spec.kl_coef > 0:
-            self._reference = _frozen_copy(self.model if reference is None else reference).to(self.device)
+            self._reference = bf16_copy(self.model if reference is None else reference).to(self.device)
         trainable = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(trainable, lr=spec.learning_rate, weight_decay=0.0, fused=True)
-        self._version = version
-        self._chat = Chat(tokenizer, spec.max_prompt_tokens)
-        self._ends = end_tokens(self.model, tokenizer)
 
     @property
     def version(self) -> int:
         """Training steps in the weights that `sample` uses."""
-        return self._version
+        return self._sampler.version
 
     @property
     def sampler(self) -> Any:
         """The bf16 copy of the model that `sample` uses."""
-        return self._sampler
+        return self._sampler.model
 
     def tokenize(self, prompt: str) -> list[int]:
         """Token ids of a user message in the chat template, up to where the response starts."""
-        return self._chat.tokenize(prompt)
+        return self._sampler.tokenize(prompt)
 
     def check_prompt(self, prompt: str) -> None:
         """Raises `PromptError` (see `trainer.chat.Chat`)."""
-        self._chat.check_prompt(prompt)
+        self._sampler.check_prompt(prompt)
 
     def sample(self, requests: Sequence[Request], seed: int) -> list[Sample]:
         """Sample one response a request, in order (see `agents.policy.Policy`)."""
-        batches = decode(
-            self._sampler,
-            self._chat,
-            self._ends,
-            requests,
-            seed,
-            self.spec.temperature,
-            self.spec.max_new_tokens,
-        )
-        return [sample for batch in batches for sample in batch]
+        return self._sampler.sample(requests, seed)
+
+    def frozen(self) -> Sampler:
+        """The policy as it is now, for another thread (see `agents.policy.Freezable`)."""
+        return self._sampler.frozen()
 
     def train(self, examples: Sequence[Example], normaliser: float) -> UpdateStats:
         """Take `epochs` optimizer steps on a batch and move on to the next version.
@@ -120,9 +101,9 @@ class Engine:
         leaving out rollouts with advantage 0 (without a KL term they have no gradient) changes nothing.
         """
         useful = [e for e in examples if e.advantage != 0.0 or self._reference is not None]
-        self._version += 1
+        self._sampler.version += 1
         for group in self.optimizer.param_groups:
-            group["lr"] = self.spec.learning_rate * rate(self.spec, self._version)
+            group["lr"] = self.spec.learning_rate * rate(self.spec, self.version)
         if not useful:
             return UpdateStats(0.0, 0.0, 0.0, None)
         batches = self._batches(useful)
@@ -174,7 +155,7 @@ class Engine:
         """Mean log-probability (nats a token) of responses under their loss prompts; None if none."""
         if not examples:
             return None
-        logprobs = [self._logprobs(self._sampler, batch).sum() for batch in self._batches(examples)]
+        logprobs = [self._logprobs(self._sampler.model, batch).sum() for batch in self._batches(examples)]
         return float(sum(logprobs)) / sum(len(e.response_ids) for e in examples)
 
     def _logprobs(self, model: Any, batch: Batch) -> torch.Tensor:
@@ -189,7 +170,7 @@ class Engine:
 
     @torch.no_grad()
     def _sync_sampler(self) -> None:
-        for theirs, ours in zip(self._sampler.parameters(), self.model.parameters(), strict=True):
+        for theirs, ours in zip(self._sampler.model.parameters(), self.model.parameters(), strict=True):
             theirs.copy_(ours)
 
     def save(self, folder: Path) -> None:

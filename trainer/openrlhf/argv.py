@@ -17,7 +17,7 @@ EXECUTOR = Path(__file__).with_name("executor.py")
 #: Flags (or, with a dot at the end, families of them) that nobody may give, and why.
 NOT_HERE = {
     "algo.advantage.": "the controller computes the advantages (reward.advantage, reward.baseline)",
-    "algo.dynamic_filtering": "the controller decides what becomes of every group",
+    "algo.dynamic_filtering": "the controller fills slots anew whose rewards tie (interfaces.p.redraws)",
     "algo.kl.": "the KL term is engine.kl_coef",
     "critic.": "the advantages need no critic model",
     "reward.": "the controller computes the rewards",

@@ -18,6 +18,7 @@ from .wire import (
     ClaimReply,
     PolicyFolder,
     Progress,
+    RedrawReply,
     Saved,
     SlotSample,
     StateReply,
@@ -121,6 +122,14 @@ class Client:
         """Where the run stands. Raises `ControllerError`."""
         return _read(self._send("GET", "/v1/state"), StateReply)
 
+    def begin(self) -> None:
+        """Training starts up; what has to be measured before it begins. Raises `ControllerError`."""
+        _read(self._send("POST", "/v1/begin"), Progress)
+
+    def redraw(self, step: int) -> RedrawReply:
+        """Which slots to roll out anew, once all rollouts are judged. Raises `ControllerError`."""
+        return _read(self._done("POST", f"/v1/steps/{step}/redraw"), RedrawReply)
+
     def advantages(self, step: int) -> AdvantagesReply:
         """A step's advantages, once all its rollouts are judged. Raises `ControllerError`."""
         return _read(self._done("GET", f"/v1/steps/{step}/advantages"), AdvantagesReply)
@@ -131,7 +140,7 @@ class Client:
 
     def saved(self, step: int, checkpoint: Saved) -> None:
         """A checkpoint after `step` steps is complete. Raises `ControllerError`."""
-        _read(self._send("POST", f"/v1/steps/{step}/saved", checkpoint), Progress)
+        self._done("POST", f"/v1/steps/{step}/saved", checkpoint)
 
     def finish(self, policy: str) -> None:
         """The last step is taken, and the trained policy lies in a folder. Raises `ControllerError`."""

@@ -25,7 +25,7 @@ class TokenMismatchError(Exception):
 
 
 class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]  # openrlhf has no types
-    """One for each vLLM engine. A slot's G calls come to one engine, in order: they are its samples."""
+    """One for each vLLM engine. The G calls with a label come to one engine, in order: its samples."""
 
     def __init__(self) -> None:
         self._client: AsyncClient | None = None
@@ -88,7 +88,7 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]  # openrlhf has no
         slot = json.loads(label)
         sample = self._calls[label]
         self._calls[label] += 1
-        return SlotSample(step=slot["step"], slot=slot["slot"], sample=sample)
+        return SlotSample(**slot, sample=sample)
 
 
 def tokenize(text: str, tokenizer: Any, claim: ClaimReply) -> list[int]:

@@ -74,6 +74,11 @@ class FrozenPolicy:
         """Training steps in the weights that `sample` uses."""
         return self._version
 
+    def frozen(self) -> FrozenPolicy:
+        """Itself: it stays as it is until it is told to `serve` other weights, and the session does not
+        tell it so while a look works on it."""
+        return self
+
     def check_prompt(self, prompt: str) -> None:
         """Raises `PromptError` (see `trainer.chat.Chat`)."""
         self.chat.check_prompt(prompt)
@@ -234,6 +239,9 @@ def server_command(engine: OpenrlhfEngine, model: Path) -> list[str]:
         flags["tensor-parallel-size"] = len(engine.policy_gpus)
     else:
         flags["enforce-eager"] = True
+        # vLLM 0.29 cannot take a seeded request's prompt in pieces on a CPU: its engine would die of it.
+        flags["no-enable-chunked-prefill"] = True
+        flags["max-num-batched-tokens"] = max(2048, flags["max-model-len"])
     argv = [os.environ.get(PYTHON_ENV) or sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     for name, value in {**flags, **server.args}.items():
         if value is True:

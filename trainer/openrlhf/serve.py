@@ -77,6 +77,10 @@ def serve(root: Path, host: str, port: int, resume: bool, say: Callable[[str], N
         )
         if resume:
             set_back(run, past.checkpoint)
+        elif begun:
+            for step in range(max(0, past.steps_done - spec.evolver.lag), past.steps_done):
+                if spec.looks_after(step) and step != past.look:
+                    say(f"the evolver's look after step {step} was cut short; it is left out")
         model = resolve(spec.roles.policy.model)
         frozen = FrozenPolicy(
             engine,
@@ -102,8 +106,10 @@ def serve(root: Path, host: str, port: int, resume: bool, say: Callable[[str], N
 def set_back(run: RunFolder, checkpoint: Path | None) -> None:
     """Let OpenRLHF go on from the controller's checkpoint: it may have one that the controller missed.
 
+    What it handed in for the step after that it will roll out again.
     Raises `StoredError` if that is gone.
     """
+    run.submitted.unlink(missing_ok=True)
     if checkpoint is None:
         shutil.rmtree(run.openrlhf / "checkpoints", ignore_errors=True)
         return

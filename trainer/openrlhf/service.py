@@ -7,9 +7,8 @@ sense now; 410 the run has ended; 503 busy between two steps, try again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
@@ -22,6 +21,7 @@ from .wire import (
     ClaimReply,
     PolicyFolder,
     Progress,
+    RedrawReply,
     Saved,
     SlotSample,
     StateReply,
@@ -40,11 +40,6 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
     """The service's app. With a `token`, every request but `/health` carries it as its bearer token."""
     slow = _Slow(session)
 
-    @contextlib.asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        slow.start("the probe before training", lambda: session.begin(with_probe))
-        yield
-
     async def authorised(request: Request) -> None:
         given = request.headers.get("authorization", "").removeprefix("Bearer ")
         if token is not None and not secrets.compare_digest(given.encode(), token.encode()):
@@ -57,7 +52,6 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
     app = FastAPI(
         title="HarnessRL controller",
         description="What each rollout of a run is, and what it is worth.",
-        lifespan=lifespan,
     )
     v1 = APIRouter(prefix="/v1", dependencies=[Depends(authorised)])
     open_step = [Depends(between_steps)]
@@ -80,6 +74,12 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
         """Where the run stands."""
         return session.state()
 
+    @v1.post("/begin")
+    async def begin(response: Response) -> Progress:
+        """Training starts up, so every endpoint is there: the probe before it starts too."""
+        slow.start("the probe before training", lambda: session.begin(with_probe))
+        return _coded(WORKING if slow.running else DONE, response)
+
     @v1.post("/claim", response_model=ClaimReply, dependencies=open_step)
     async def claim(where: SlotSample) -> Response:
         """What one rollout is: its task and its guidance. Asked again, the same."""
@@ -91,6 +91,19 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
         session.submit(rollout)
         return _json(DONE)
 
+    @v1.post(
+        "/steps/{step}/redraw",
+        response_model=RedrawReply,
+        responses={202: {"model": Progress}},
+        dependencies=open_step,
+    )
+    async def redraw(step: int) -> Any:
+        """Which slots to roll out anew, once everything is in and judged. None: the step stands.
+
+        Asked again before their rollouts are in, the same.
+        """
+        return await _held(lambda: session.redraw(step))
+
     @v1.get(
         "/steps/{step}/advantages",
         response_model=AdvantagesReply,
@@ -99,12 +112,7 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
     )
     async def advantages(step: int) -> Any:
         """Advantages and rewards of a step, once everything is in and judged."""
-        until = asyncio.get_running_loop().time() + HOLD
-        while (found := session.advantages(step)) is None:
-            if asyncio.get_running_loop().time() > until:
-                return JSONResponse(WORKING.model_dump(), 202)
-            await asyncio.sleep(0.02)
-        return found
+        return await _held(lambda: session.advantages(step))
 
     @v1.post("/steps/{step}/done")
     async def step_done(step: int, report: StepReport, response: Response) -> Progress:
@@ -115,8 +123,12 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
         return _coded(await job, response)
 
     @v1.post("/steps/{step}/saved", dependencies=open_step)
-    async def saved(step: int, checkpoint: Saved) -> Progress:
+    async def saved(step: int, checkpoint: Saved, response: Response) -> Progress:
         """A checkpoint of the trainer's after `step` steps is complete."""
+        if session.looking:
+            progress = await slow.finish(f"the look before checkpoint {step}", session.wait_for_look)
+            if progress is not DONE:
+                return _coded(progress, response)
         session.saved(step, checkpoint)
         return DONE
 
@@ -170,6 +182,16 @@ class _Slow:
         except Exception as error:
             self.session.ended = f"{self.name}: {type(error).__name__}: {error}"
             self.session.say(f"the run ends: {self.session.ended}")
+
+
+async def _held(ask: Callable[[], Wire | None]) -> Wire | JSONResponse:
+    """Ask until there is an answer, or for so long that the answer is "working"."""
+    until = asyncio.get_running_loop().time() + HOLD
+    while (found := ask()) is None:
+        if asyncio.get_running_loop().time() > until:
+            return JSONResponse(WORKING.model_dump(), 202)
+        await asyncio.sleep(0.02)
+    return found
 
 
 def _json(reply: Wire) -> Response:

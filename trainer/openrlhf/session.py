@@ -7,15 +7,16 @@ which nothing else is let in. Shapes: S slots a step, G samples a slot.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
 
-from ...agents.policy import Policy, Sample
+from ...agents.policy import Freezable, Sample
 from ...agents.scoring.diagnosis import as_known
 from ...memory.events import complete_lines
-from ...memory.files import write_atomic
+from ...memory.files import drop_unfinished_line, write_atomic
 from ...memory.records import RunFinished
 from ...specs.engines import GrpoEngine
 from ...specs.schema import RunSpec
@@ -32,6 +33,7 @@ from .wire import (
     ClaimReply,
     Fingerprint,
     PolicyFolder,
+    RedrawReply,
     Saved,
     SlotSample,
     StateReply,
@@ -40,7 +42,7 @@ from .wire import (
 )
 
 
-class ServedPolicy(Policy, Protocol):
+class ServedPolicy(Freezable, Protocol):
     """A policy that can be told to serve other weights (`frozen.FrozenPolicy`)."""
 
     def serve(self, folder: Path, version: int, prints: Sequence[Fingerprint]) -> None:
@@ -75,9 +77,8 @@ class Session:
         self.finished = False
         self.ended: str | None = None  # why nothing more can be done
         # What was handed in for the open step survives a restart of the controller.
-        self._journal_path = run.root / "submitted.jsonl"
         self._replay()
-        self._journal = self._journal_path.open("a", encoding="utf-8")
+        self._journal = run.submitted.open("a", encoding="utf-8")
 
     def begin(self, with_probe: bool) -> None:
         """Before the first step."""
@@ -105,6 +106,11 @@ class Session:
                 f"with samples 0 to {size - 1}"
             )
         claim = self.parts.controller.claim(where.step, [where.slot])[0]
+        if where.attempt != claim.attempt:
+            raise ClaimError(
+                f"step {where.step}, slot {where.slot}: attempt {where.attempt}, and the open one is "
+                f"{claim.attempt}"
+            )
         g = self.spec.interfaces.g
         prompt = claim.requests[where.sample].prompt
         return ClaimReply(
@@ -120,8 +126,28 @@ class Session:
         """Take a rollout in; again, it changes nothing. Raises `ClaimError` or `RunEndedError`."""
         self.alive()
         if self._take(rollout):
-            self._journal.write(rollout.model_dump_json() + "\n")
-            self._journal.flush()  # a killed process loses nothing that was acknowledged
+            self._write(rollout)
+
+    def redraw(self, step: int) -> RedrawReply | None:
+        """Which slots to roll out anew, or None while rollouts are out or being judged.
+
+        Raises `ClaimError` or `RunEndedError`.
+        """
+        self.alive()
+        if step != self.step:
+            raise ClaimError(f"a redraw in step {step}: the open step is {self.step}")
+        controller = self.parts.controller
+        if not self.spec.interfaces.p.redraws:
+            return RedrawReply(step=step, slots=[], attempt=0)
+        fresh = controller.is_judged(step)
+        if not fresh and not controller.can_redraw(step):
+            return None
+        claims = controller.redraw(step)
+        attempt = claims[0].attempt if claims else 0
+        reply = RedrawReply(step=step, slots=[claim.slot for claim in claims], attempt=attempt)
+        if claims and fresh:
+            self._write(reply)
+        return reply
 
     def advantages(self, step: int) -> AdvantagesReply | None:
         """A step's advantages and rewards, or None while rollouts are out or being judged."""
@@ -144,7 +170,9 @@ class Session:
         if step < self.step:
             return
         parts = self.parts
+        waited = 0.0
         if report.policy is not None:
+            waited = self.settle()  # a look beside training measures on the weights that are served now
             self.say("loading the new weights into the frozen policy")
             self.frozen.serve(Path(report.policy), step + 1, report.fingerprints)
         stats = StepStats(
@@ -156,6 +184,8 @@ class Session:
         )
         metrics = parts.controller.step_done(step, stats, self.say, self.say)
         metrics["seconds"] = report.seconds | metrics["seconds"]
+        if "evolve_wait" in metrics["seconds"]:
+            metrics["seconds"]["evolve_wait"] += waited
         parts.metrics.append(metrics)
         self.run.write_metrics(parts.metrics)
         parts.scalars.write(metrics)
@@ -168,14 +198,31 @@ class Session:
         if blind := cannot_judge(parts.metrics, self.spec):
             self.ended = blind
 
+    @property
+    def looking(self) -> bool:
+        """Is there a look beside training that is to be applied yet?"""
+        return self.parts.controller.looking
+
+    def settle(self) -> float:
+        """Wait for a look beside training; the seconds that took. Raises what went wrong in it."""
+        started = time.monotonic()
+        self.parts.controller.settle()
+        return time.monotonic() - started
+
+    def wait_for_look(self) -> None:
+        """Before a checkpoint; it is on record as the last step's waiting."""
+        seconds: dict[str, float] = self.parts.metrics[-1]["seconds"]
+        seconds["evolve_wait"] += self.settle()
+        self.run.write_metrics(self.parts.metrics)
+
     def saved(self, step: int, checkpoint: Saved) -> None:
         """OpenRLHF's checkpoint after `step` steps is complete: so is the run's.
 
-        Raises `ClaimError` or `OSError`.
+        A look beside training is waited for. Raises `ClaimError` or `OSError`.
         """
         if step != self.step:
             raise ClaimError(f"a checkpoint after {step} steps, and {self.step} are done")
-        cursors = {"steps": step, "usage": asdict(self.parts.usage)}
+        cursors = self.parts.cursors(step, with_weights=False)
 
         def point_to(folder: Path) -> None:
             write_atomic(folder / "openrlhf.json", checkpoint.model_dump_json(indent=1))
@@ -208,22 +255,35 @@ class Session:
         """Let go of files."""
         self._journal.close()
 
+    def _write(self, line: SubmitRequest | RedrawReply) -> None:
+        """Into the journal: a killed process loses nothing that was acknowledged."""
+        self._journal.write(line.model_dump_json() + "\n")
+        self._journal.flush()
+
     def _take(self, rollout: SubmitRequest) -> bool:
         """Hand a rollout to the controller; false if it was there already."""
         sample = Sample(rollout.text, tuple(rollout.token_ids), rollout.finished)
-        submission = Submission(rollout.step, rollout.slot, rollout.sample, sample)
+        submission = Submission(rollout.step, rollout.slot, rollout.sample, sample, rollout.attempt)
         if not self.parts.controller.submit([submission]):
             return False
         self.parts.usage.add_samples("train", [sample])
         return True
 
     def _replay(self) -> None:
-        """What was handed in for the open step before the controller was restarted."""
-        if not self._journal_path.exists():
+        """What was handed in and redrawn in the open step before the controller was restarted.
+
+        The same slots are redrawn, whatever a judge makes of their rollouts the second time.
+        """
+        if not self.run.submitted.exists():
             return
-        for line in complete_lines(self._journal_path):
-            rollout = SubmitRequest.model_validate(json.loads(line))
-            if rollout.step == self.step:
+        drop_unfinished_line(self.run.submitted)
+        for row in map(json.loads, complete_lines(self.run.submitted)):
+            if row["step"] != self.step:
+                continue
+            if "slots" in row:
+                self.parts.controller.refill(self.step, RedrawReply.model_validate(row).slots)
+            else:
+                rollout = SubmitRequest.model_validate(row)
                 self.parts.controller.claim(rollout.step, [rollout.slot])
                 self._take(rollout)
 

@@ -20,6 +20,7 @@ from .worker import HarnessTrainer
 
 def main(argv: Sequence[str]) -> None:
     """Train to the end, and tell the controller where the trained policy lies."""
+    Client().begin()  # the probe runs while models load
     if os.environ.get(DEVICE_ENV) == "cpu":
         # As many made-up GPUs as there are processes; Ray only counts them.
         room = 200 * 2**20  # bytes

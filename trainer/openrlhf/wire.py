@@ -20,11 +20,12 @@ class Wire(BaseModel):
 
 
 class SlotSample(Wire):
-    """One rollout of a step: sample `sample` (0 .. G - 1) of slot `slot`."""
+    """One rollout of a step: sample `sample` (0 .. G - 1) of slot `slot`, redrawn `attempt` times."""
 
     step: int = Field(ge=0)
     slot: int = Field(ge=0)
     sample: int = Field(ge=0)
+    attempt: int = Field(0, ge=0)
 
 
 class ClaimReply(Wire):
@@ -44,6 +45,14 @@ class SubmitRequest(SlotSample):
     text: str
     token_ids: list[int]  # of the response, with its end token if it finished
     finished: bool
+
+
+class RedrawReply(Wire):
+    """Slots of a step that are to be rolled out anew, as their attempt `attempt`. None: it stands."""
+
+    step: int
+    slots: list[int]
+    attempt: int
 
 
 class AdvantagesReply(Wire):

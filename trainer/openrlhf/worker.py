@@ -35,23 +35,33 @@ FINGERPRINTS = 4
 class SlotGenerator(SamplesGenerator):  # type: ignore[misc]  # openrlhf has no types
     """Rolls out the slots 0 .. S - 1 of step `step`. The trainer moves `step` on."""
 
+    client: Client
     step = 0
     steps = 0
 
     def generate_samples(self, **kwargs: Any) -> tuple[list[Any], None, int, bool]:
-        """All rollouts of a step, slot by slot and sample by sample, and whether it is the last one."""
-        slots = self.args.rollout.batch_size
-        labels = [json.dumps({"step": self.step, "slot": slot}) for slot in range(slots)]
+        """All rollouts of a step, slot by slot and sample by sample, and whether it is the last one.
+
+        What the controller redraws takes the place of what stood in its slot.
+        """
         sleeps = self.args.vllm.enable_sleep
         if sleeps:
             batch_vllm_engine_call(self.vllm_engines, "wake_up")
-        refs = self._dispatch_prompts_to_vllm(labels, labels, **kwargs)
-        groups = ray.get(refs)  # raises what an executor raised: no slot is left out silently
+        groups: dict[int, list[Any]] = {}  # slot -> its responses
+        slots, attempt = list(range(self.args.rollout.batch_size)), 0
+        while slots:
+            where = [{"step": self.step, "slot": slot, "attempt": attempt} for slot in slots]
+            labels = [json.dumps(one) for one in where]
+            refs = self._dispatch_prompts_to_vllm(labels, labels, **kwargs)
+            # Raises what an executor raised: no slot is left out silently.
+            groups |= zip(slots, ray.get(refs), strict=True)
+            redraw = self.client.redraw(self.step)
+            slots, attempt = redraw.slots, redraw.attempt
         if sleeps:
             batch_vllm_engine_call(self.vllm_engines, "sleep")
-        responses = [response for group in groups for response in group]
+        responses = [response for group in groups.values() for response in group]
         samples = [self._process_response_into_experience(one, **kwargs) for one in responses]
-        return samples, None, slots, self.step + 1 >= self.steps
+        return samples, None, len(groups), self.step + 1 >= self.steps
 
 
 class ExperienceMaker(RemoteExperienceMaker):  # type: ignore[misc]
@@ -75,7 +85,7 @@ class ExperienceMaker(RemoteExperienceMaker):  # type: ignore[misc]
         )
         # OpenRLHF's own logs average over all rollouts: where there is no reward, the mean of the others
         # stands in, for those logs alone.
-        shown_SG = torch.where(rewards_SG.isnan(), rewards_SG.nanmean(), rewards_SG).nan_to_num()
+        shown_SG = torch.where(rewards_SG.isnan(), rewards_SG.nanmean(), rewards_SG)
         logprob, tokens = 0.0, 0.0
         for experience in experiences:
             at = experience.info["slot"].long(), experience.info["sample"].long()
@@ -122,6 +132,7 @@ class HarnessTrainer(_Trainer):  # type: ignore[misc]
         self.samples_generator = SlotGenerator(
             self.strategy, self.prompts_dataloader, None, self.tokenizer, self.vllm_engines
         )
+        self.samples_generator.client = self.client
         self.samples_generator.steps = run.steps
         self.experience_maker = ExperienceMaker(
             self.actor_model_group,

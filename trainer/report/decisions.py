@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...agents.evolver.attribute import told
 from ...memory.records import Decision, Diagnosis, Measurement, NoProposal
 from ...specs.updates import describe
 from .data import RunData
@@ -56,7 +55,7 @@ def rows(data: RunData) -> list[Row]:
             by_hand = record.diagnosis_id is None
             failure = "asked for by a person" if by_hand else "diagnosis not in the log"
         sentence = found.sentence if found else ""
-        attribution = told(found) if found else ""
+        attribution = found.attributed if found else ""
         if isinstance(record, NoProposal):
             row = Row(
                 anchor="",

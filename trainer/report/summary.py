@@ -36,6 +36,7 @@ class Header:
     judge_calls: dict[str, float]
     loop_seconds: float | None  # rollout + score + train
     evolver_seconds: float | None
+    waited_seconds: float | None  # for looks beside training; None: there were none
     save_seconds: float | None
     probe_seconds: float
 
@@ -111,6 +112,7 @@ def header(data: RunData, versions: Sequence[Version]) -> Header:
         judge_calls=judge_calls,
         loop_seconds=_seconds(data.steps, ("rollout", "score", "train")),
         evolver_seconds=_seconds(data.steps, ("evolve",)),
+        waited_seconds=_seconds(data.steps, ("evolve_wait",)),
         save_seconds=_seconds(data.steps, ("save",)),
         probe_seconds=sum(probe.seconds for probe in data.of(Probe)),
     )

@@ -8,6 +8,7 @@ the rubric rewards and quality does not is learned as readily as it is by a lang
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -50,6 +51,12 @@ class SimEngine:
     def version(self) -> int:
         """Training steps taken."""
         return self._version
+
+    def frozen(self) -> SimEngine:
+        """The policy as it is now (see `agents.policy.Freezable`)."""
+        other = copy.copy(self)
+        other.logits = dict(self.logits)  # training replaces the arrays in it, and changes none
+        return other
 
     def check_prompt(self, prompt: str) -> None:
         """Every prompt of the run's tasks will do."""

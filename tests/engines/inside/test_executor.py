@@ -113,16 +113,21 @@ class ScriptedEngine:
 
 
 def roll_out(
-    engine: ScriptedEngine, slots: int = 2, max_length: int = 200, max_tokens: int | None = 12
+    engine: ScriptedEngine,
+    slots: int = 2,
+    max_length: int = 200,
+    max_tokens: int | None = 12,
+    executor: AgentExecutor | None = None,
+    **more: int,
 ) -> list[dict[str, Any]]:
     """As OpenRLHF's rollout actor does: the G samples of a slot at once, slots at once."""
-    executor = AgentExecutor()
+    executor = executor or AgentExecutor()
     assert isinstance(executor, AgentExecutorBase)
 
     async def everything() -> list[dict[str, Any]]:
         calls = []
         for slot in range(slots):
-            label = json.dumps({"step": 3, "slot": slot})
+            label = json.dumps({"step": 3, "slot": slot, **more})
             params = SimpleNamespace(max_tokens=max_tokens, logprobs=None)
             calls += [
                 executor.execute("a label", label, params, max_length, Letters(), engine)
@@ -159,6 +164,16 @@ def test_trains_under_the_plain_prompt_on_exactly_what_was_sampled(
         assert logs["guided"] == float(logs["sample"] < G // 2)
         assert logs["harness_version"] == 7.0
         assert response["rollout_log_probs"] is None
+
+
+def test_another_attempt_at_a_slot_is_its_own_group(controller: ScriptedController) -> None:
+    executor = AgentExecutor()
+    for attempt in (0, 1, 2):
+        executor._client = None  # every `roll_out` has an event loop of its own
+        roll_out(ScriptedEngine(), slots=2 - attempt // 2, executor=executor, attempt=attempt)
+    handed_in = [(s.attempt, s.slot, s.sample) for s in controller.submitted]
+    expected = [(a, slot, i) for a in (0, 1, 2) for slot in range(2 - a // 2) for i in range(G)]
+    assert sorted(handed_in) == expected
 
 
 def test_the_token_budget_is_what_is_left_where_none_is_given(controller: ScriptedController) -> None:

@@ -101,7 +101,11 @@ def _verl_task(row: Row, prefix: str, domain: str, source: str) -> TrainTask:
         domain,
         row["prompt"],
         rubric,
-        more={"data_source": row.get("data_source"), "without_points": without_points or None},
+        more={
+            "data_source": row.get("data_source"),
+            "ability": row.get("ability"),
+            "without_points": without_points or None,
+        },
         prefix=prefix,
         reference=truth if isinstance(truth, str) and truth.strip() else None,
     )

@@ -1,0 +1,54 @@
+"""Sampling from a bf16 copy of the weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ...agents.policy import Request, Sample
+from ...specs.engines import LocalEngine
+from ..chat import Chat
+from .decode import decode, end_tokens
+
+
+def bf16_copy(model: Any) -> Any:
+    """A copy that takes no gradients. Buffers (rotary frequencies) stay exact."""
+    frozen = copy.deepcopy(model)
+    for parameter in frozen.parameters():
+        parameter.requires_grad_(False)
+        parameter.data = parameter.data.to(torch.bfloat16)
+    return frozen
+
+
+class Sampler:
+    """A policy to sample from (`agents.policy.Policy`). `version` counts the training steps in it."""
+
+    def __init__(self, model: Any, tokenizer: Any, spec: LocalEngine, version: int) -> None:
+        self.model = model  # bf16
+        self.tokenizer = tokenizer
+        self.spec = spec
+        self.version = version
+        self._chat = Chat(tokenizer, spec.max_prompt_tokens)
+        self._ends = end_tokens(model, tokenizer)
+
+    def frozen(self) -> Sampler:
+        """This policy as it is now. Another thread may use it: its tokenizer is its own too."""
+        tokenizer = copy.deepcopy(self.tokenizer)  # one at work cannot be called into
+        return Sampler(copy.deepcopy(self.model), tokenizer, self.spec, self.version)
+
+    def tokenize(self, prompt: str) -> list[int]:
+        """Token ids of a user message in the chat template, up to where the response starts."""
+        return self._chat.tokenize(prompt)
+
+    def check_prompt(self, prompt: str) -> None:
+        """Raises `PromptError` (see `trainer.chat.Chat`)."""
+        self._chat.check_prompt(prompt)
+
+    def sample(self, requests: Sequence[Request], seed: int) -> list[Sample]:
+        """Sample one response a request, in order (see `agents.policy.Policy`)."""
+        limit = self.spec.max_new_tokens
+        batches = decode(self.model, self._chat, self._ends, requests, seed, self.spec.temperature, limit)
+        return [sample for batch in batches for sample in batch]
