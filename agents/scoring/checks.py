@@ -207,23 +207,26 @@ def _instruction(id: str, args_json: str) -> tuple[Any, str]:
     every process is none, so that is a cause.
     """
     registry, _ = ifeval_library()
-    args: dict[str, Any] = json.loads(args_json)
-    instruction = registry[id](id)
+    return built(registry[id](id), json.loads(args_json))
+
+
+def built(instruction: Any, args: dict[str, Any]) -> tuple[Any, str]:
+    """An instruction of IFEval's library with its arguments set, or why it does not take them."""
     names = set(instruction.get_instruction_args_keys())
     if args.keys() != names:
         takes = ", ".join(sorted(names)) or "no arguments"
-        return None, f"{id} takes {takes}; given: {', '.join(sorted(args)) or 'none'}"
+        return None, f"{instruction.id} takes {takes}; given: {', '.join(sorted(args)) or 'none'}"
     state = random.getstate()
     try:
         instruction.build_description(**args)
     except Exception as error:
-        return None, _one_line(f"{id} refuses its arguments: {error}")
+        return None, _one_line(f"{instruction.id} refuses its arguments: {error}")
     finally:
         random.setstate(state)
     taken = instruction.get_instruction_args() or {}
     for name, value in args.items():
         if _plain(taken[name]) != _plain(value):
-            return None, f"{id} does not accept {name}={value!r}"
+            return None, f"{instruction.id} does not accept {name}={value!r}"
     return instruction, ""
 
 

@@ -73,7 +73,7 @@ def evaluate(
     from ..local.model import PolicyNotFoundError
 
     loaded, read = load(spec, None, {})
-    check_keys(loaded)
+    check_keys(loaded, ("judge", "oracle"))
     check_prompts(loaded)
     run_spec = loaded.spec
     try:
@@ -110,6 +110,8 @@ def evaluate(
         typer.echo(f"left out: {line}", err=True)
     for file in files:
         typer.echo(f"wrote {file}")
+    if not any(row.estimate for result in found.policies for row in result.rows):
+        fail("nothing could be measured: see the causes above")
 
 
 def _bars(tasks: int, each: int) -> Any:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ...specs.loader import LoadedSpec
     from ..data.load import Tasks
 
@@ -68,9 +70,9 @@ def check_prompts(loaded: LoadedSpec) -> None:
         fail(f"a prompt template cannot be rendered: {error}", BAD_INPUT)
 
 
-def check_keys(loaded: LoadedSpec) -> None:
+def check_keys(loaded: LoadedSpec, roles: Sequence[str] = ("judge", "oracle", "evolver")) -> None:
     """Exit with 2 if a role's key is to be found in an environment variable that is not set."""
-    for name in ("judge", "oracle", "evolver"):
+    for name in roles:
         role = getattr(loaded.spec.roles, name)
         if role and role.api_key_env and not os.environ.get(role.api_key_env):
             at = ("roles", name, "api_key_env")

@@ -11,12 +11,11 @@ from __future__ import annotations
 import functools
 import json
 import logging
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 from unittest import mock
 
-from ...agents.scoring.checks import TRIAL_TEXT, ifeval_library
+from ...agents.scoring.checks import TRIAL_TEXT, built, ifeval_library
 from ...specs.ood import Instruction, OodTask
 from ...specs.tasks import IFEVAL_IDS, Task
 from .measures import Group, Measured, Score
@@ -56,7 +55,10 @@ def _measured(task: Task, text: str) -> Measured:
 
 def follows(instruction: Instruction, prompt: str, response: str) -> tuple[bool, bool] | str:
     """Is it followed (strict, loose)? A text says why that cannot be told."""
-    checker = _checker(instruction.id, json.dumps(instruction.args, sort_keys=True), prompt)
+    args = dict(instruction.args)
+    if instruction.id == "combination:repeat_prompt":
+        args.setdefault("prompt_to_repeat", prompt)
+    checker = _checker(instruction.id, json.dumps(args, sort_keys=True))
     if isinstance(checker, str):
         return checker
     try:
@@ -84,7 +86,7 @@ def _check(checker: Any, text: str) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _checker(id: str, args_json: str, prompt: str) -> Any:
+def _checker(id: str, args_json: str) -> Any:
     """The instruction's program with its arguments set, or why there is none.
 
     It is tried on a text: what needs NLTK data cannot say anything here, not even of a blank response.
@@ -93,19 +95,9 @@ def _checker(id: str, args_json: str, prompt: str) -> Any:
     registry = _registry(id)
     if id not in registry:
         return f"{id} is unknown"
-    state = random.getstate()  # the library draws what is missing
-    try:
-        checker = registry[id](id)
-        checker.build_description(**args)
-        if "prompt" in (checker.get_instruction_args() or {}):
-            checker.build_description(prompt=prompt)
-    except Exception as error:
-        return f"{id} refuses its arguments: {type(error).__name__}"
-    finally:
-        random.setstate(state)
-    missing = [name for name in checker.get_instruction_args_keys() if name not in {*args, "prompt"}]
-    if missing and not id.startswith(_DRAWS_NOTHING):
-        return f"{id} is not told its {', '.join(missing)}"
+    checker, why = built(registry[id](id), args)
+    if why:
+        return why
     try:
         checker.check_following(TRIAL_TEXT)
     except LookupError as error:
@@ -114,10 +106,6 @@ def _checker(id: str, args_json: str, prompt: str) -> Any:
     except Exception:  # on this text; the response's own may be another matter
         return checker
     return checker
-
-
-#: Instructions whose programs take what is missing from the prompt, or need none of it.
-_DRAWS_NOTHING = ("combination:repeat_prompt",)
 
 
 def _registry(id: str) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ depend on the seed and the number of tasks only.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -79,10 +80,16 @@ def paired(
 
 def _means(values_T: Floats, weights_T: Floats, seed: int) -> Floats:
     """Means of bootstrap draws, shape (DRAWS,)."""
-    n = len(values_T)
-    times_BT = stream(seed, "bootstrap", n).multinomial(n, np.full(n, 1.0 / n), size=DRAWS)
+    times_BT = _times(seed, len(values_T))
     drawn: Floats = (times_BT @ (values_T * weights_T)) / (times_BT @ weights_T)
     return drawn
+
+
+@functools.lru_cache(maxsize=8)
+def _times(seed: int, n: int) -> Floats:
+    """How often each of `n` tasks is in each draw, shape (DRAWS, n)."""
+    times_BT = stream(seed, "bootstrap", n).multinomial(n, np.full(n, 1.0 / n), size=DRAWS)
+    return np.asarray(times_BT, dtype=float)
 
 
 def _interval(means_B: Floats) -> Interval:
