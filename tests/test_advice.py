@@ -225,7 +225,8 @@ def test_a_learning_rate_out_of_proportion(rate: float, due: bool) -> None:
 
 
 def test_what_was_left_out_is_said_first() -> None:
-    tasks = Tasks(TASKS.train, TASKS.held_out, [Refusal("rows.jsonl:3", "not a known schema")] * 2)
+    refused = [Refusal("rows.jsonl:3", "not a known schema")] * 2
+    tasks = Tasks(TASKS.train, TASKS.held_out, refused=refused)
     assert advice(spec(), tasks) == ["left out: 2 x not a known schema (first: rows.jsonl:3)"]
 
 
