@@ -192,6 +192,11 @@ class MixSpec(Strict):
             raise PlacedError(path, f"there is no source {source}; named under `sources`: {known}")
 
     @property
+    def trained_on(self) -> frozenset[str]:
+        """The sources that some domain draws from."""
+        return frozenset(name for domain in self.domains.values() for name in domain.sources)
+
+    @property
     def evaluated(self) -> tuple[str, ...]:
         """The sources that are for evaluation only in this mix."""
         return tuple(one.source for one in self.ood.values())

@@ -252,6 +252,12 @@ def test_evaluation_only_tasks_do_not_come_back_as_training_tasks(folder: Path) 
     mix = built(mix_file(folder, sources=sources, ood={}))
     assert mix.counts["a"] == Counter({"refused": 4, "train": 1})
     assert {left.reason for left in mix.left_out} == {"a task of a set that is for evaluation only"}
+    reward = {"rubrics": [{"criterion": "kind", "points": 1}], "ground_truth": ""}
+    verl = {"prompt": "Hm", "data_source": "ifbench", "ability": "x", "reward_model": reward}
+    write_jsonl(folder / "data" / "a.jsonl", [verl])
+    copy = {"a": source("a.jsonl", "verl"), "b": source("b.jsonl")}
+    assert built(mix_file(folder, sources=copy, ood={})).counts["a"] == Counter({"refused": 1})
+    write_jsonl(folder / "data" / "a.jsonl", [*exam, task_row(50, source="ifbench"), task_row(51)])
     sources["exam"] = source("a.jsonl")
     domains = {"d": {"train": 5, "sources": {"b": 1}}}
     mix = built(mix_file(folder, sources=sources, domains=domains))

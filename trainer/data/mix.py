@@ -143,7 +143,7 @@ def _read_source(mix: Mix, name: str, read: Read, files: Sequence[Path]) -> None
         if odd is not None:
             _leave_out(mix, name, raw.where, "filtered", f"{odd} is not one of those asked for")
             continue
-        task = _as_task(name, read.spec, name in mix.spec.evaluated, fields, raw)
+        task = _as_task(name, read.spec, name in mix.spec.trained_on, fields, raw)
         if isinstance(task, str):
             _leave_out(mix, name, raw.where, "refused", task)
         elif reason := filtered(task, read.spec.filters):
@@ -166,7 +166,7 @@ def _rows(files: Sequence[Path], at_most: int | None) -> Iterator[RawRow]:
 
 
 def _as_task(
-    name: str, source: Source, evaluated: bool, fields: dict[str, Any], raw: RawRow
+    name: str, source: Source, trained_on: bool, fields: dict[str, Any], raw: RawRow
 ) -> Task | str:
     """The task, under the name and the licence that the mix gives its source."""
     if source.converter != OWN_SCHEMA:
@@ -180,11 +180,10 @@ def _as_task(
             fields = {key: value for key, value in fields.items() if key != "split"}
         named = {"id": f"{name}-{content_id(fields)}", "domain": "general", "source": name}
         task = from_own(fields, named)
-        set_apart = isinstance(task, OodTask) or fields.get("source") in EVALUATION_ONLY
-        if set_apart and not evaluated:
-            return "a task of a set that is for evaluation only"
     if isinstance(task, str):
         return task
+    if trained_on and (isinstance(task, OodTask) or task.source in EVALUATION_ONLY):
+        return "a task of a set that is for evaluation only"
     return task.model_copy(update={"source": name, "licence": source.licence})
 
 
