@@ -412,6 +412,23 @@ def test_bad_input(
     assert said in done.output
 
 
+def test_an_endpoint_that_gives_nothing_is_a_failure(spec: Callable[..., Path], tmp_path: Path) -> None:
+    with ScriptedEndpoint(lambda body: Reply("no such thing", status=400)) as policy:
+        options = ["--policy", policy.base_url, "--samples", 1, "--out", tmp_path / "out"]
+        done = tiny.invoke("evaluate", spec(held_out(3)), *options)
+    assert done.exit_code == 1
+    assert "6 responses missing (6 x policy: HTTP 400" in done.output
+    assert "nothing could be measured" in done.output
+
+
+def test_a_limit_takes_from_every_domain(spec: Callable[..., Path], tmp_path: Path) -> None:
+    with ScriptedEndpoint(saying(lambda prompt: "a text")) as policy:
+        options = ["--policy", policy.base_url, "--samples", 0, "--limit", 4, "--out", tmp_path / "out"]
+        assert tiny.invoke("evaluate", spec(held_out(9)), *options).exit_code == 0
+        asked = [n_of(question(body)) % 2 for body in policy.bodies]
+    assert sorted(asked) == [0, 0, 1, 1]
+
+
 def test_nothing_to_evaluate_on(spec: Callable[..., Path], tmp_path: Path, tiny_model: Path) -> None:
     done = tiny.invoke("evaluate", spec([]), "--policy", tiny_model, "--out", tmp_path / "out")
     assert done.exit_code == 2

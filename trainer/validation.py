@@ -13,6 +13,7 @@ from ..memory.records import AnyRecord, Evaluation
 from ..specs.schema import RunSpec
 from .data.load import Tasks
 from .probe import look
+from .progress import figure
 from .runfolder import RunFolder, save_best
 from .start import Parts
 
@@ -68,6 +69,8 @@ class Validation:
             save_best(self.run, about, self.save_weights)
             self.best = record
         self.parts.record(record)
+        is_best = ", the best so far" if best is record else ""
+        say(f"validation: reward {figure(record.reward)}, quality {figure(record.quality)}{is_best}")
         return record
 
 
