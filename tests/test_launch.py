@@ -142,7 +142,7 @@ def test_on_a_running_cluster_no_ray_is_started() -> None:
 def test_paths_with_blanks_are_quoted_and_ray_gets_none() -> None:
     script = script_of(spec_of("smoke-cpu"), "/my runs/one")
     check_bash(script)
-    assert "RUN='/my runs/one'\n" in script and "PYTHON=${PYTHON:-'/a b/python'}" in script
+    assert "RUN='/my runs/one'\n" in script and "PYTHON=${HARNESSRL_PYTHON:-'/a b/python'}" in script
     assert '--data.prompt_dataset "$RUN"/openrlhf/slots.jsonl\n' in script
     with pytest.raises(ScriptError, match="pass through a shell"):
         script_of(spec_of("smoke-1gpu"), "/my runs/one")
@@ -332,7 +332,8 @@ def stubbed(tmp_path: Path) -> Iterator[Stubbed]:
         journal,
         {
             **os.environ,
-            "PYTHON": str(bin_folder / "python"),
+            "PYTHON": "another program's",
+            "HARNESSRL_PYTHON": str(bin_folder / "python"),
             "OPENRLHF_PYTHON": str(bin_folder / "python"),
             "RAY_PORT": str(ray),
             "RAY_DASHBOARD_PORT": str(dashboard),

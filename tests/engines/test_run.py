@@ -148,13 +148,13 @@ def start(script: Path, environment: dict[str, str], run: RunFolder, until_step:
         )
     try:
         until = time.monotonic() + LIMIT
-        while process.poll() is None:
+        while process.poll() is None and (until_step is None or steps_done(run) < until_step):
             assert time.monotonic() < until, told(log, run)
             time.sleep(0.5)
-            if until_step is not None and steps_done(run) >= until_step:
-                process.send_signal(signal.SIGTERM)
-                process.wait(timeout=120)
-                break
+        if until_step is not None:
+            assert process.poll() is None, told(log, run)  # it ended by itself: nothing is there to kill
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=120)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
