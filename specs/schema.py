@@ -386,13 +386,6 @@ class RunSpec(Strict):
         return self
 
     @model_validator(mode="after")
-    def _evaluates_itself(self) -> RunSpec:
-        if self.logging.evaluate_every and isinstance(self.engine, OpenrlhfEngine):
-            told = "engine.kind openrlhf does not evaluate; `harnessrl evaluate` measures what it exports"
-            raise PlacedError(("logging", "evaluate_every"), told)
-        return self
-
-    @model_validator(mode="after")
     def _servers_fit(self) -> RunSpec:
         """Each server that `engine.serve` starts is where its role looks for it, on a port of its own."""
         if not isinstance(self.engine, OpenrlhfEngine):

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
 import yaml
+from harnessrl.agents.policy import Request, Sample
+from harnessrl.memory.events import read_log
+from harnessrl.memory.records import Evaluation
 from harnessrl.specs.loader import SpecError, load_run_spec
+from harnessrl.specs.openrlhf import OpenrlhfEngine
 from harnessrl.specs.tasks import Criterion, TrainTask
+from harnessrl.trainer.chat import Chat
+from harnessrl.trainer.controller import judge_now
 from harnessrl.trainer.data.load import load_tasks
 from harnessrl.trainer.data.validation import cut
+from harnessrl.trainer.openrlhf.frozen import FrozenPolicy
+from harnessrl.trainer.openrlhf.session import Session
+from harnessrl.trainer.openrlhf.wire import Fingerprint, SlotSample, StepReport, SubmitRequest
+from harnessrl.trainer.runfolder import RunFolder
+from harnessrl.trainer.start import assemble, begin_or_resume
 from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 RUBRIC = (Criterion(text="a", points=1.0),)
 
@@ -165,6 +179,116 @@ def test_evaluating_moves_no_draw_of_training(small: tiny.Paths) -> None:
         assert first[part] == second[part], part
 
 
+# --- an engine elsewhere --------------------------------------------------------------------------
+
+
+class ScriptedServer:
+    """In place of the frozen policy's vLLM (tests/engines has that): its answers, by version."""
+
+    def __init__(self, answers: list[str]) -> None:
+        self.answers = answers
+        self.version = 0
+        self.folder: Path | None = None
+
+    def check_prompt(self, prompt: str) -> None:
+        pass
+
+    def sample(self, requests: Sequence[Request], seed: int) -> list[Sample]:
+        return [Sample(self.answers[self.version], (1, 2), True) for _ in requests]
+
+    def frozen(self) -> ScriptedServer:
+        return self
+
+    def serve(self, folder: Path, version: int, prints: Sequence[Fingerprint]) -> None:
+        self.folder, self.version = folder, version
+
+    def save(self, folder: Path) -> None:
+        (folder / "policy").mkdir()
+        (folder / "policy" / "version").write_text(str(self.version))
+
+
+SERVED = """
+name: served
+tasks: {{files: [texts/animals.yaml, texts/apart.yaml]}}
+roles: {{policy: {{model: {model}}}}}
+interfaces: {{p: {{evolve: false}}, g: {{evolve: false}}, c: {{evolve: false}}}}
+engine:
+  {{kind: openrlhf, device: cpu, steps: 3, tasks_per_step: 1, group_size: 2,
+    max_new_tokens: 10, max_prompt_tokens: 160}}
+logging: {{folder: runs, probe_samples: 0, evaluate_every: 2, validation_samples: 2}}
+"""
+APART = """
+validation:
+  - id: owl
+    domain: animals
+    prompt: Write about an owl.
+    rubric:
+      - {text: The letter e occurs., points: 1, check: {kind: regex, pattern: e}}
+      - {text: The letter w occurs., points: 1, check: {kind: regex, pattern: w}}
+"""
+
+
+def test_openrlhf_evaluates_the_weights_it_exports_for_that(tmp_path: Path, tiny_model: Path) -> None:
+    tiny.write_spec(tmp_path, tiny_model)
+    (tmp_path / "texts" / "apart.yaml").write_text(APART)
+    file = tmp_path / "served.yaml"
+    file.write_text(SERVED.format(model=tiny_model))
+    spec = load_run_spec(file)
+    tasks = load_tasks(spec)
+    run = RunFolder(tmp_path / "runs" / "served")
+    run.root.mkdir(parents=True)
+    server = ScriptedServer(["no", "no", "we", "see"])
+    past = begin_or_resume(spec.spec, "harnessrl", tasks, run, "no")
+    exported = []
+    with assemble(spec.spec, tasks, run, past, server, judge_now) as parts:
+        session = Session(spec.spec, tasks, run, parts, server, lambda text: None)
+        session.begin(with_probe=False)
+        for step in range(3):
+            for sample in range(2):
+                session.claim(SlotSample(step=step, slot=0, sample=sample))
+                session.submit(
+                    SubmitRequest(
+                        step=step, slot=0, sample=sample, text="a b"[: sample + 1], token_ids=[1],
+                        finished=True,
+                    )
+                )  # fmt: skip
+            reply = session.advantages(step)
+            assert reply is not None
+            exported.append(reply.export)
+            policy = str(tmp_path / f"frozen-{step}") if reply.export else None
+            session.finish_step(step, StepReport(loss=0, grad_norm=0, clip_share=0, policy=policy))
+        session.close()
+    assert exported == [False, True, True]  # after two steps, and after the last one
+    found = [r for r in read_log(run.events) if isinstance(r, Evaluation)]
+    assert [(one.steps_done, one.reward) for one in found] == [(0, 0.0), (2, 1.0), (3, 0.5)]
+    assert found[0].training_reward is None and found[1].training_reward is not None
+    assert (run.best / "policy" / "version").read_text() == "2"
+    seconds = [row["seconds"] for row in tiny.rows(run.metrics)]
+    assert ["evaluate" in row for row in seconds] == [False, True, True]
+
+
+def test_the_best_policy_outlives_the_folder_that_was_served(tmp_path: Path, tiny_model: Path) -> None:
+    """Without a copy of its gigabytes."""
+    served = tmp_path / "frozen-000002"
+    shutil.copytree(tiny_model, served)
+    (served / "linked.json").symlink_to(tiny_model / "config.json")  # as in a hub's cache
+    engine = OpenrlhfEngine.model_validate(
+        {"kind": "openrlhf", "device": "cpu", "steps": 1, "tasks_per_step": 1, "group_size": 2}
+    )
+    policy = FrozenPolicy(
+        engine, served, Chat(AutoTokenizer.from_pretrained(served), 64), tmp_path / "log"
+    )
+    policy.save(tmp_path / "best")
+    policy.close()
+    kept = tmp_path / "best" / "policy"
+    assert (served / "model.safetensors").stat().st_ino == (kept / "model.safetensors").stat().st_ino
+    shutil.rmtree(served)
+    assert (kept / "linked.json").read_text() == (tiny_model / "config.json").read_text()
+    assert (
+        load_file(kept / "model.safetensors").keys() == load_file(tiny_model / "model.safetensors").keys()
+    )
+
+
 # --- bad input ------------------------------------------------------------------------------------
 
 
@@ -175,9 +299,3 @@ def test_a_domain_of_one_task_gives_none(small: tiny.Paths) -> None:
     file.write_text(yaml.safe_dump(content))
     with pytest.raises(SpecError, match="no training task can be set apart"):
         load_tasks(load_run_spec(with_validation(small, 2)))
-
-
-def test_openrlhf_does_not_evaluate() -> None:
-    root = Path(__file__).parent.parent / "specs"
-    with pytest.raises(SpecError, match=r"logging.evaluate_every.*openrlhf does not evaluate"):
-        load_run_spec(root / "smoke-1gpu.yaml", None, {"logging": {"evaluate_every": 5}})

@@ -36,7 +36,9 @@ class Validation:
         self.run = run
         self.save_weights = save_weights
         self.policy = CountedPolicy(parts.policy, parts.usage, "evaluate")
-        self.best = best_of(record for record in past if isinstance(record, Evaluation))
+        evaluations = [record for record in past if isinstance(record, Evaluation)]
+        self.done = {record.steps_done for record in evaluations}
+        self.best = best_of(evaluations)
 
     def is_due(self, steps_done: int) -> bool:
         """After every so many steps, before the first one, and after the last."""
@@ -69,6 +71,7 @@ class Validation:
             save_best(self.run, about, self.save_weights)
             self.best = record
         self.parts.record(record)
+        self.done.add(steps_done)
         is_best = ", the best so far" if best is record else ""
         say(f"validation: reward {figure(record.reward)}, quality {figure(record.quality)}{is_best}")
         return record

@@ -8,6 +8,7 @@ follows from the changes is read from OpenRLHF's own curves and from the rollout
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -23,7 +24,15 @@ import pytest
 import tiny
 from conftest import python
 from harnessrl.memory.events import read_log
-from harnessrl.memory.records import Accepted, AnyRecord, Decision, Group, Probe, RunFinished
+from harnessrl.memory.records import (
+    Accepted,
+    AnyRecord,
+    Decision,
+    Evaluation,
+    Group,
+    Probe,
+    RunFinished,
+)
 from harnessrl.specs.tasks import Criterion
 from harnessrl.specs.updates import UPDATE
 from harnessrl.trainer.requests import UpdateRequest, hand_in
@@ -36,7 +45,7 @@ LIMIT = 500  # seconds for each start
 SPEC = """
 name: engines
 seed: 1
-tasks: {{files: [texts/animals.yaml]}}
+tasks: {{files: [texts/animals.yaml, texts/apart.yaml]}}
 roles: {{policy: {{model: {model}}}}}
 interfaces: {{p: {{min_effective_tasks: 1.5, paused_weight: 0.02, redraws: 2}}}}
 evolver:
@@ -53,7 +62,16 @@ engine:
   max_prompt_tokens: 160
   learning_rate: 1e-3
   kl_coef: 0.01
-logging: {{folder: {runs}, checkpoint_every: 2, probe_samples: 2}}
+logging: {{folder: {runs}, checkpoint_every: 2, probe_samples: 2, evaluate_every: 2}}
+"""
+APART = """
+validation:
+  - id: owl
+    domain: animals
+    prompt: Write about an owl.
+    rubric:
+      - {text: The letter e occurs., points: 1, check: {kind: regex, pattern: e}}
+      - {text: The letter w occurs., points: 1, check: {kind: regex, pattern: w}}
 """
 ADDED = Criterion.model_validate(
     {"text": "The letter q occurs.", "points": 3, "check": {"kind": "regex", "pattern": "q"}}
@@ -116,6 +134,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("engines")
     model = tiny.build_tiny_model(folder / "model")
     tiny.write_spec(folder, model)
+    (folder / "texts" / "apart.yaml").write_text(APART)
     spec = folder / "engines.yaml"
     spec.write_text(SPEC.format(model=model, runs=folder / "runs", kind="openrlhf"))
     script = folder / "run.sh"
@@ -259,6 +278,23 @@ def test_the_critic_measured_on_the_frozen_policy(run: Run) -> None:
     assert tiny.rows(run.folder.metrics)[-1]["rollouts"]["critic"] >= 8
     # A look at step s is a look at the weights that came out of it.
     assert {(r.step + 1) % EVERY for r in measured} == {0}
+
+
+def test_it_evaluated_on_its_way_and_kept_the_best_policy(run: Run) -> None:
+    from transformers import AutoModelForCausalLM
+
+    found = [record for record in run.records if isinstance(record, Evaluation)]
+    assert [one.steps_done for one in found] == [0, 2, 4, 6]
+    assert all(set(one.per_task) == {"owl"} and one.reward is not None for one in found)
+    assert not any(group.task_id == "owl" for groups in run.groups().values() for group in groups)
+    best = max(found, key=lambda one: (one.reward, -one.steps_done))
+    about = json.loads((run.folder.best / "about.json").read_text())
+    assert about == {"steps": best.steps_done, "reward": best.reward, "quality": best.quality}
+    kept = AutoModelForCausalLM.from_pretrained(run.folder.best / "policy").state_dict()
+    for steps, folder in ((0, run.folder.root.parents[1] / "model"), (6, run.folder.openrlhf / "policy")):
+        other = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+        same = all(bool((kept[name].float() == other[name].float()).all()) for name in kept)
+        assert same == (steps == best.steps_done)
 
 
 def test_the_same_spec_on_the_local_engine_leaves_the_same(run: Run) -> None:

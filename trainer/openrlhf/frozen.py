@@ -127,6 +127,13 @@ class FrozenPolicy:
         if before.name.startswith("frozen-") and before != folder:
             shutil.rmtree(before, ignore_errors=True)
 
+    def save(self, folder: Path) -> None:
+        """Keep the weights that are served as `folder/policy`: links, where the file system has them.
+
+        Raises `OSError`.
+        """
+        shutil.copytree(self.model, folder / "policy", copy_function=_link)
+
     def _reload(self) -> None:
         """The weights in place. What goes wrong here shows in the fingerprints."""
         body = {"method": "reload_weights", "kwargs": {"weights_path": str(self.model)}}
@@ -220,6 +227,14 @@ class FrozenPolicy:
         self.stop()
         self._role.close()
         self._http.close()
+
+
+def _link(source: str, target: str) -> None:
+    """A second name for a file that nobody writes to, or else a copy."""
+    try:
+        os.link(os.path.realpath(source), target)  # a hub's cache has symbolic links
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def server_command(engine: OpenrlhfEngine, model: Path) -> list[str]:

@@ -93,8 +93,11 @@ def serve(root: Path, host: str, port: int, resume: bool, say: Callable[[str], N
         judges = stack.enter_context(ThreadPoolExecutor(JUDGING_THREADS, "judging"))
         runner: Callable[[Callable[[], None]], Future[None]] = partial(judges.submit)
         parts = stack.enter_context(assemble(spec, tasks, run, past, frozen, runner))
-        session = Session(spec, tasks, run, parts, frozen, say)
+        session = Session(spec, tasks, run, parts, frozen, say, past.records)
         stack.callback(session.close)
+        done = session.step
+        if done and session.validation.is_due(done) and done not in session.validation.done:
+            say(f"the evaluation after step {done} was cut short; it is left out")
         app = build_app(session, token, stored.with_probe)
         # What is there by now stays; looking through it for garbage would hold requests up.
         gc.collect()

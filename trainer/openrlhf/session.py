@@ -17,7 +17,7 @@ from ...agents.policy import Freezable, Sample
 from ...agents.scoring.diagnosis import as_known
 from ...memory.events import complete_lines
 from ...memory.files import drop_unfinished_line, write_atomic
-from ...memory.records import RunFinished
+from ...memory.records import AnyRecord, RunFinished
 from ...specs.engines import GrpoEngine
 from ...specs.schema import RunSpec
 from ..controller import ClaimError, StepStats
@@ -28,6 +28,7 @@ from ..runfolder import RunFolder, save_checkpoint
 from ..slots import Submission
 from ..start import Parts
 from ..train import cannot_judge
+from ..validation import Validation
 from .wire import (
     AdvantagesReply,
     ClaimReply,
@@ -48,6 +49,9 @@ class ServedPolicy(Freezable, Protocol):
     def serve(self, folder: Path, version: int, prints: Sequence[Fingerprint]) -> None:
         """Serve the weights in `folder`, made by `version` steps, and make sure of it by `prints`."""
 
+    def save(self, folder: Path) -> None:
+        """Keep the weights that are served as `folder/policy`. Raises `OSError`."""
+
 
 class RunEndedError(Exception):
     """The run has ended, or must; the message says why."""
@@ -64,6 +68,7 @@ class Session:
         parts: Parts,
         frozen: ServedPolicy,
         say: Callable[[str], None],
+        past: Sequence[AnyRecord] = (),
     ) -> None:
         self.spec = spec
         self.tasks = tasks
@@ -74,6 +79,7 @@ class Session:
         self.max_prompt_tokens = spec.engine.max_prompt_tokens
         self.say = say
         self.step = parts.steps_done  # the open one
+        self.validation = Validation(spec, tasks, parts, run, past, frozen.save)
         self.finished = False
         self.ended: str | None = None  # why nothing more can be done
         # What was handed in for the open step survives a restart of the controller.
@@ -84,6 +90,8 @@ class Session:
         """Before the first step."""
         if with_probe and self.step == 0:
             probe_run("before", self.parts, self.tasks, self.spec, self.say)
+        if self.step == 0 and self.validation.is_due(0):
+            self.validation.evaluate(0, None, self.say)
 
     def state(self) -> StateReply:
         """Where the run stands."""
@@ -159,7 +167,7 @@ class Session:
         return AdvantagesReply(
             advantages=controller.advantages(step).tolist(),
             rewards=[as_known(row) for row in rewards_SG],
-            export=controller.needs_policy(step),
+            export=controller.needs_policy(step) or self.validation.is_due(step + 1),
         )
 
     def finish_step(self, step: int, report: StepReport) -> None:
@@ -189,6 +197,11 @@ class Session:
         parts.metrics.append(metrics)
         self.run.write_metrics(parts.metrics)
         parts.scalars.write(metrics)
+        if self.validation.is_due(step + 1):
+            started = time.monotonic()
+            self.validation.evaluate(step + 1, metrics["reward_mean"], self.say)
+            metrics["seconds"]["evaluate"] = time.monotonic() - started
+            self.run.write_metrics(parts.metrics)
         self._journal.truncate(0)
         self.step = step + 1
         self.say(
