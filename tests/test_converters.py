@@ -286,6 +286,31 @@ def test_a_rule_that_nobody_knows_refuses_the_row() -> None:
     assert isinstance(told, str) and "unknown rule 'format:emoji'" in told
 
 
+def with_rule(name: str, parameters: Any) -> Row:
+    row = stubs("rubrichub_rurl.SYNTHETIC.jsonl")[2]
+    row["reward_model"]["rubrics"][0] |= {
+        "criterion": name,
+        "tags": {"function": "Checker", "parameters": parameters, "verifier": "rule"},
+    }
+    return row
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_whole_numbers_that_came_as_floats_are_whole_again(as_json: bool) -> None:
+    given = {"letter": "a", "let_frequency": 2.0, "let_relation": "at least", "num_words": None}
+    row = with_rule("keywords:letter_frequency", json.dumps(given) if as_json else given)
+    check = task_of("rubrichub", row).rubric[0].check
+    assert isinstance(check, IfevalCheck)
+    assert check.args == {"letter": "a", "let_frequency": 2, "let_relation": "at least"}
+    assert isinstance(check.args["let_frequency"], int)
+
+
+@pytest.mark.parametrize(("parameters", "says"), [("{", "are no JSON"), ("[1]", "are no mapping")])
+def test_parameters_that_are_none_are_told(parameters: str, says: str) -> None:
+    told = converted(CONVERTERS["rubrichub"], with_rule("punctuation:no_comma", parameters))
+    assert isinstance(told, str) and "punctuation:no_comma" in told and says in told
+
+
 def test_criteria_without_points_are_kept_apart() -> None:
     row = stubs("rubrichub_rurl.SYNTHETIC.jsonl")[0]
     row["reward_model"]["rubrics"][1]["points"] = 0

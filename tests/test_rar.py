@@ -30,10 +30,17 @@ GOOD = [
     "The model doesn\u2019t misinterpret the symbol.",
     "Pitfall Criteria: The explanation is free of circular arguments.",
     "Do not assume that the gas is ideal.",
+    "Pitfall Criteria: The response should mention the idealisation, which is often forgotten.",
+    "It is important not to skip the boundary terms.",
+    "Warns against mixing up molar and molecular mass.",
+    # As RaR-Medicine has most of its own.
+    "Pitfall Criteria: Does not mention unrelated disorders of the liver.",
+    "Pitfall Criteria: Does not recommend inappropriate imaging.",
+    "Pitfall Criteria: Does not include organs other than the spleen.",
+    "Pitfall Criteria: Does not overlook the age of the patient.",
 ]
 #: Pitfalls that a bad response meets, as RaR-Medicine has them.
 BAD = [
-    "Pitfall Criteria: Does not mention that deficiency must be prolonged.",
     "Pitfall Criteria: Doesn't consider drug interactions.",
     "The response does not explicitly state the diagnosis.",
     "Pitfall Criteria: Fails to name the vessel.",
@@ -47,11 +54,16 @@ BAD = [
     "The response confuses type 1 with type 2 diabetes.",
     "Pitfall Criteria: Incorrectly identifies the enzyme.",
     "Pitfall Criteria: Misses that patients do not need treatment.",
+    "Pitfall Criteria: Does not justify the choice of drug.",
+    "Pitfall Criteria: Incorrectly explains the reflex.",
 ]
+#: The same words are a fault or a virtue, by what they are about.
 UNCLEAR = [
     "Pitfall Criteria: Does not zigzag around the topic.",
-    "Pitfall Criteria: The response should mention surgery.",
+    "Pitfall Criteria: Does not mention the thyroid.",
+    "Pitfall Criteria: Does not recommend or include the saphenous vein.",
     "Pitfall Criteria: The patient should not be given aspirin.",
+    "Pitfall Criteria: The response should zigzag around the topic.",
 ]
 
 
@@ -71,6 +83,19 @@ def task_of(source: str, given: dict[str, Any]) -> Task:
     task = converted(CONVERTERS[source], given)
     assert not isinstance(task, str), task
     return task
+
+
+def rebuilt(task: Task) -> list[dict[str, Any]]:
+    """The source's rubric, from the task alone."""
+    entries = []
+    for criterion in task.rubric:
+        tags = dict(tag.split(":", 1) for tag in criterion.tags or ())
+        weight = int(float(tags.get("weight", criterion.points)))
+        entries.append({"description": criterion.text, "title": tags["title"], "weight": weight})
+    assert task.origin is not None and task.origin.more is not None
+    for aside in task.origin.more.get("unclear_pitfalls", []):
+        entries.insert(aside["at"], {name: value for name, value in aside.items() if name != "at"})
+    return entries
 
 
 @pytest.mark.parametrize("text", GOOD)
@@ -105,9 +130,30 @@ def test_the_better_response_always_earns_more(pitfalls: list[str], good_meets: 
         assert task.rubric[1].text == text
 
 
-def test_a_pitfall_that_nobody_can_read_refuses_the_row() -> None:
-    told = converted(CONVERTERS["rar-medicine"], row((UNCLEAR[0], -1, "")))
-    assert isinstance(told, str) and "good or bad when met" in told
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("Does not mention unrelated findings.", "Lacks Findings"),  # text and title disagree
+        ("Does not explain the irrelevant result.", ""),
+        ("Does not mention the risk of bleeding.", "Avoids Harm"),
+        ("Does not mention any drug unless asked to.", "Omits Drugs"),
+        ("Recommends against surgery.", "Avoids Surgery"),
+        ("Recommends rest alone and avoids other advice.", ""),
+        ("Explains the mechanism.", "Mechanism"),
+    ],
+)
+def test_where_signs_disagree_nothing_is_concluded(text: str, title: str) -> None:
+    assert polarity(f"Pitfall Criteria: {text}", title) == "unclear"
+
+
+def test_a_pitfall_that_nobody_can_read_is_set_aside_and_kept() -> None:
+    given = row(("Essential Criteria: Names it.", 5, "a"), (UNCLEAR[0], -1, "b"), ("Omits it.", -2, "c"))
+    task = task_of("rar-medicine", given)
+    assert [(c.text, c.points) for c in task.rubric] == [
+        ("Essential Criteria: Names it.", 5.0),
+        ("Omits it.", -2.0),
+    ]
+    assert rebuilt(task) == given["rubric"]
 
 
 @pytest.mark.parametrize(
@@ -121,12 +167,7 @@ def test_rows_of_the_documented_schema_can_be_rebuilt(source: str, name: str) ->
         task = task_of(source, given)
         assert task.prompt == given["question"]
         assert (task.reference or "") == given["reference_answer"]
-        rebuilt = []
-        for criterion in task.rubric:
-            tags = dict(tag.split(":", 1) for tag in criterion.tags or ())
-            weight = int(float(tags.get("weight", criterion.points)))
-            rebuilt.append({"description": criterion.text, "title": tags["title"], "weight": weight})
-        assert rebuilt == given["rubric"]
+        assert rebuilt(task) == given["rubric"]
 
 
 def test_the_two_sets_word_their_pitfalls_differently() -> None:

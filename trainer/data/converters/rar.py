@@ -1,9 +1,10 @@
 """RaR-Medicine and RaR-Science (arXiv 2507.17746): weighted criteria of mixed polarity.
 
-A pitfall has a negative weight whatever it says. Some say what goes wrong ("Does not mention X",
-"Recommends surgery"): met is bad, and the weight is right as it stands. Others say what is wanted ("The
-response should not recommend surgery"): met is good, and read as a penalty it would punish the good
-response. Those keep their text and get their weight's size with a plus sign.
+A pitfall has a negative weight whatever it says. Some say what goes wrong ("Fails to name X", "Recommends
+surgery"): met is bad, and the weight is right as it stands. Others say what is wanted ("The response
+should not recommend surgery"): met is good, and read as a penalty it would punish the good response.
+Those keep their text and get their weight's size with a plus sign. "Does not mention X" is the one or the
+other by what X is: where neither the text nor the title tells, the pitfall is set aside.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Literal
 import regex
 
 from ....specs.tasks import Criterion, TrainTask
-from .common import Converter, Row, RowError, content_id, make
+from .common import Converter, Row, content_id, make
 
 Polarity = Literal["good", "bad", "unclear"]
 
@@ -23,10 +24,11 @@ _SUBJECT = regex.compile(
     r"(?:responses?|answers?|model|explanation|solution|assistant|it)\s+",
     regex.I,
 )
-_DUTY = r"(?:should|must|shall|ought to|needs? to|has to)"
+_DUTY = r"(?:should|must|shall|ought to|needs? to|has to|is (?:important|essential|crucial|critical))"
 _WANTED = regex.compile(
     rf"^{_DUTY}(?:n['\u2019]t\b|\s+(?:\p{{L}}+\s+){{0,4}}?(?:not|avoid|refrain|never|exclude|omit)\b)"
-    r"|^(?:do not|don['\u2019]t|never|cannot|may not)\b",
+    r"|^(?:do not|don['\u2019]t|never|cannot|may not)\b"
+    r"|^(?:warn|caution|guard)(?:s|ing)?\s+against\b",
     regex.I,
 )
 _AVOIDS = regex.compile(
@@ -40,32 +42,46 @@ _FAILS = regex.compile(
 _DOES_NOT = regex.compile(
     r"^(?:do|does|did|is|are|has|have)(?:\s+not|n['\u2019]t)\s+(?P<verb>[\p{L}-]+)", regex.I
 )
+_SHOULD = regex.compile(rf"^{_DUTY}\s+(?:\p{{L}}+ly\s+)?(?:to\s+)?(?P<verb>[\p{{L}}-]+)", regex.I)
 _SOMEWHERE = regex.compile(r"\b(?:should|must|shall)(?:\s+not|n['\u2019]t)\b", regex.I)
-_SAYS = regex.compile(r"^\p{L}+(?:s|ing)\b", regex.I)
+_SAYS = regex.compile(r"^(?P<verb>\p{L}+)(?:s|ing)\b", regex.I)
+#: What is said about a thing that a response does well to leave out.
+_AT_FAULT = regex.compile(
+    r"\b(?:in(?:correct|accurate|appropriate|valid)(?!ly)|un(?:related|necessary|supported|founded)"
+    r"|irrelevant|wrong(?!ly)|false(?!ly)|mistaken|erroneous|mislead|misconception|accidental|extraneous"
+    r"|other than)",
+    regex.I,
+)
 
-#: What a response ought to do: not doing it is a fault.
+#: What a response ought to do, whatever it is done to: not doing it is a fault.
 _DUTIES = frozenset(
     """
-    acknowledge add address advise answer apply articulate assess balance calculate caution check cite
-    clarify communicate compare complete compute conclude conduct connect consider contextualize convey
-    correctly cover define demonstrate derive describe detail determine differentiate discuss distinguish
-    elaborate emphasise emphasize encourage ensure establish evaluate exclude explain explicitly explore
-    express fully give highlight identify illustrate include incorporate indicate inform integrate
-    interpret justify link list mention name note offer outline point present prioritise prioritize
-    properly provide
-    quantify recognise recognize reference reflect relate report respond rule show sketch solve specify
-    state stress suggest summarise summarize support take tie touch urge use verify warn write accurate
-    adequately clearly sufficiently
+    acknowledge address articulate assess balance calculate check cite clarify communicate compare
+    complete compute conclude connect consider contextualize convey cover define demonstrate derive
+    detail determine differentiate distinguish elaborate emphasise emphasize ensure evaluate explain
+    explore fully highlight illustrate integrate interpret justify outline prioritise prioritize
+    properly quantify recognise recognize reflect relate respond solve specify stress summarise
+    summarize tie verify adequately clearly correctly explicitly sufficiently
+    """.split()
+)
+#: What is as good or bad as the thing that is mentioned, recommended, ...
+_TELLS = frozenset(
+    """
+    add advise apply attach cite claim conduct describe discuss encourage establish express give
+    identify imply include incorporate indicate inform introduce link list mention name note offer
+    point present propose provide recommend reference report rule say show sketch state suggest
+    support take touch urge use warn write
     """.split()
 )
 #: What a response ought not to do: not doing it is as wanted.
 _FAULTS = frozenset(
     """
-    assert assume attribute blame claim conflate confuse contradict dismiss equate exaggerate fabricate
-    falsely hallucinate imply incorrectly invent misattribute mischaracterize misdiagnose misidentify
-    misinterpret mislabel mislead misrepresent misstate mistake mistakenly misuse overcomplicate
-    overemphasize overgeneralize oversimplify overstate overuse presume ramble speculate stray trivialize
-    understate unnecessarily wrongly deviate digress erroneously inappropriately introduce
+    assert assume attribute blame conflate confuse contradict deviate digress dismiss equate
+    erroneously exaggerate fabricate fail falsely hallucinate ignore inappropriately incorrectly
+    invent misattribute mischaracterize misclassify misdiagnose misidentify misinterpret mislabel
+    mislead misrepresent misstate mistake mistakenly misuse neglect omit overcomplicate
+    overemphasize overgeneralize overlook oversimplify overstate overuse presume ramble speculate
+    stray trivialize understate unnecessarily wrongly
     """.split()
 )
 
@@ -81,33 +97,70 @@ def polarity(text: str, title: str = "") -> Polarity:
     if _WANTED.match(said) or _AVOIDS.match(said):
         return "good"
     if found := _DOES_NOT.match(said):
-        verb = found["verb"].casefold()
-        return "bad" if verb in _DUTIES else "good" if verb in _FAULTS else _by_title(title)
-    if regex.match(rf"{_DUTY}\b", said, regex.I):
-        return _by_title(title)  # what is wanted, or the name of a pitfall: nothing tells them apart
+        return _of_not(found["verb"].casefold(), said[found.end() :], title)
+    if found := _SHOULD.match(said):
+        is_duty = found["verb"].casefold() in _DUTIES | _TELLS and not _AT_FAULT.search(said)
+        return "good" if is_duty else _by_title(title)
     if _SOMEWHERE.search(said) and not _SAYS.match(said):
         return _by_title(title)  # what ought not to be, but not whether saying so is right
-    return "bad"  # what the response does
+    return _of_what_it_does(said)
+
+
+def _of_not(verb: str, rest: str, title: str) -> Polarity:
+    """Of `does not VERB REST`."""
+    if verb in _FAULTS:
+        return "good"
+    if regex.search(r"\bunless\b", rest):
+        return "unclear"
+    at_fault = bool(_AT_FAULT.search(rest))
+    if verb in _DUTIES:
+        return "unclear" if at_fault else "bad"
+    told = _by_title(title)
+    if at_fault:  # leaving it out is right, unless the title regrets that
+        return "unclear" if told == "bad" else "good"
+    if told == "good" and regex.search(r"\b(?:risks?|importance|need|necessity)\b", rest):
+        return "unclear"  # a thing worth mentioning
+    return told
+
+
+def _of_what_it_does(said: str) -> Polarity:
+    """Of `Recommends X`, `Incorrectly states Y`: bad, unless X may be as it should be."""
+    if regex.search(r"\b(?:avoid|refrain)|\bagainst\b", said, regex.I):
+        return "unclear"
+    found = _SAYS.match(said)
+    does = found["verb"].casefold() if found else ""
+    wanted = {does, does + "e", does.removesuffix("e")} & _DUTIES
+    return "unclear" if wanted and not _AT_FAULT.search(said) else "bad"
 
 
 def _by_title(title: str) -> Polarity:
-    if regex.match(r"(?:no|not|avoid\w*|without|prevents?)\b", title, regex.I):
+    if regex.match(r"(?:omits?|excludes?)\b", title, regex.I) and _AT_FAULT.search(title):
+        return "good"
+    if regex.match(r"(?:no|not|avoid\w*|exclud\w+|without|prevents?)\b", title, regex.I):
+        return "good"
+    if regex.search(r"\bavoidance$", title, regex.I):
         return "good"
     if regex.match(
-        r"(?:miss\w*|omit\w*|omission|lack\w*|fail\w*|ignor\w*|neglect\w*|overlook\w*)\b", title, regex.I
+        r"(?:pitfall: )?(?:miss(?:es|ing|ed)?|omit\w*|omission|lack\w*|fail\w*|ignor\w*|neglect\w*"
+        r"|overlook\w*|inadequate|insufficient|incomplete)\b",
+        title,
+        regex.I,
     ):
         return "bad"
-    return "unclear"
+    return "bad" if regex.search(r"\b(?:omission|oversight)$", title, regex.I) else "unclear"
 
 
-def _criterion(entry: Row) -> Criterion:
-    """The text as it stands; tags hold the title and, where the sign was turned, the weight as given."""
+def _criterion(entry: Row) -> Criterion | None:
+    """The text as it stands; tags hold the title and, where the sign was turned, the weight as given.
+
+    None for a pitfall that may be good or bad when met.
+    """
     text, title, weight = entry["description"], entry.get("title") or "", float(entry["weight"])
     tags = [f"title:{title}"] if title else []
     if weight < 0:
         found = polarity(text, title)
         if found == "unclear":
-            raise RowError(f"a pitfall that may be good or bad when met: {text[:120]!r}")
+            return None
         if found == "good":
             tags.append(f"weight:{weight:g}")
             weight = -weight
@@ -115,7 +168,9 @@ def _criterion(entry: Row) -> Criterion:
 
 
 def _from_rar(source: str, domain: str, row: Row) -> TrainTask:
-    rubric = [_criterion(entry) for entry in row["rubric"]]
+    read = [(entry, _criterion(entry)) for entry in row["rubric"]]
+    rubric = [criterion for _, criterion in read if criterion is not None]
+    unclear = [{"at": n, **entry} for n, (entry, criterion) in enumerate(read) if criterion is None]
     return make(
         TrainTask,
         source,
@@ -123,7 +178,7 @@ def _from_rar(source: str, domain: str, row: Row) -> TrainTask:
         domain,
         row["question"],
         rubric,
-        more={"question_source": row.get("question_source")},
+        more={"question_source": row.get("question_source"), "unclear_pitfalls": unclear or None},
         reference=row.get("reference_answer") or None,
     )
 

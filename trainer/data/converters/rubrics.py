@@ -133,11 +133,20 @@ def _rule(entry: Row) -> Criterion:
     name = str(entry["criterion"])
     if name not in IFEVAL_IDS:
         raise RowError(f"unknown rule {name!r}; known are IFEval's instructions")
-    given: Any = entry["tags"].get("parameters") or {}
-    args = json.loads(given) if isinstance(given, str) else given
-    kept = {key: value for key, value in (args or {}).items() if value is not None}
-    check = IfevalCheck(kind="ifeval", id=name, args=kept)
+    check = IfevalCheck(kind="ifeval", id=name, args=_rule_args(name, entry["tags"].get("parameters")))
     return Criterion(text=f"follows the instruction {name}", points=float(entry["points"]), check=check)
+
+
+def _rule_args(name: str, given: Any) -> dict[str, Any]:
+    """A rule's arguments, given as a mapping or as its JSON. Whole numbers come as floats there."""
+    try:
+        args = json.loads(given) if isinstance(given, str) and given.strip() else given or {}
+    except ValueError as error:
+        raise RowError(f"the parameters of rule {name!r} are no JSON: {given[:120]!r}") from error
+    if not isinstance(args, dict):
+        raise RowError(f"the parameters of rule {name!r} are no mapping: {str(args)[:120]!r}")
+    whole = {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in args.items()}
+    return {key: value for key, value in whole.items() if value is not None}
 
 
 def _is_verl(row: Row) -> bool:
