@@ -35,6 +35,7 @@ from harnessrl.trainer.local.sampler import Sampler
 from harnessrl.trainer.requests import UpdateRequest, hand_in
 from harnessrl.trainer.runfolder import RunFolder, latest_checkpoint
 from harnessrl.trainer.sim.engine import SimEngine
+from harnessrl.trainer.slots import Slots
 from scripted import make_diagnosis, make_memory, make_task, says
 from scripted_endpoint import Body, Reply, ScriptedEndpoint, judging, opinion
 from test_resume import Killed, interrupting, killing
@@ -123,7 +124,7 @@ def test_whoever_is_faster_the_run_is_the_same(
     tiny_model: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    where: Any = Evolver if slow == "the look" else Controller
+    where: Any = Evolver if slow == "the look" else Slots
     what = "look" if slow == "the look" else "advantages"
     monkeypatch.setattr(where, what, slowed(getattr(where, what), 0.3))
     assert_equal_runs(trained(write_spec(tmp_path, tiny_model, **KINDS[kind])), wholes[kind])

@@ -24,14 +24,10 @@ from harnessrl.specs.harness import HarnessState
 from harnessrl.specs.loader import load_run_spec, load_task_file
 from harnessrl.specs.schema import RunSpec
 from harnessrl.specs.updates import Add, Mount, Pause, Resume, Retire, Update
-from harnessrl.trainer.controller import (
-    Claim,
-    ClaimError,
-    Controller,
-    StepStats,
-    Submission,
-)
+from harnessrl.trainer.controller import Controller, StepStats
+from harnessrl.trainer.group import Claim, Submission
 from harnessrl.trainer.requests import RollbackRequest, UpdateRequest, hand_in, handed_in
+from harnessrl.trainer.slots import ClaimError
 from scripted import ScriptedPolicy, by_index, says
 
 R = TypeVar("R", bound=Record)
@@ -108,13 +104,13 @@ class World:
         )
 
     def claims(self, step: int) -> list[Claim]:
-        return self.controller.claim(step, range(self.spec.engine.tasks_per_step))
+        return self.controller.slots.claim(step, range(self.spec.engine.tasks_per_step))
 
     def play(self, step: int) -> tuple[list[Claim], dict[str, Any]]:
         """One whole step with made-up responses."""
         claims = self.claims(step)
-        self.controller.submit(respond(claims))
-        self.controller.advantages(step)
+        self.controller.slots.submit(respond(claims))
+        self.controller.slots.advantages(step)
         self.policy.version = step + 1
         return claims, self.controller.step_done(step, STATS, self.said.append, self.said.append)
 
@@ -171,16 +167,16 @@ def test_a_claim_says_what_a_slot_is(world: World) -> None:
 def test_claiming_again_gives_the_same_answer(world: World) -> None:
     first = world.claims(0)
     assert world.claims(0) == first
-    world.controller.submit(respond(first))
+    world.controller.slots.submit(respond(first))
     assert world.claims(0) == first
 
 
 def test_slots_may_be_claimed_in_any_order_and_number(world: World, tmp_path: Path) -> None:
     together = world.claims(3)
     apart = World(tmp_path / "other").controller
-    assert apart.claim(3, [1]) == together[1:]
-    assert apart.claim(3, [0, 1]) == together
-    assert apart.claim(3, []) == []
+    assert apart.slots.claim(3, [1]) == together[1:]
+    assert apart.slots.claim(3, [0, 1]) == together
+    assert apart.slots.claim(3, []) == []
 
 
 def test_claims_follow_the_seed_and_nothing_else(world: World, tmp_path: Path) -> None:
@@ -194,7 +190,7 @@ def test_claims_follow_the_seed_and_nothing_else(world: World, tmp_path: Path) -
 def test_a_slot_beyond_the_step_is_refused(world: World) -> None:
     for slot in (2, -1):
         with pytest.raises(ClaimError):
-            world.controller.claim(0, [slot])
+            world.controller.slots.claim(0, [slot])
 
 
 # --- submit ---------------------------------------------------------------------------------------
@@ -202,24 +198,24 @@ def test_a_slot_beyond_the_step_is_refused(world: World) -> None:
 
 def test_submitting_again_changes_nothing(world: World) -> None:
     samples = respond(world.claims(0))
-    world.controller.submit(samples[:5])
-    world.controller.submit(samples)
-    before = world.controller.advantages(0)
+    world.controller.slots.submit(samples[:5])
+    world.controller.slots.submit(samples)
+    before = world.controller.slots.advantages(0)
     calls = dict(world.usage.judge_calls)
     other = [Submission(s.step, s.slot, s.sample, Sample("z", (9,), False)) for s in samples]
-    world.controller.submit(other)
-    assert np.array_equal(world.controller.advantages(0), before)
+    world.controller.slots.submit(other)
+    assert np.array_equal(world.controller.slots.advantages(0), before)
     assert world.usage.judge_calls == calls  # nothing was judged twice
     world.controller.step_done(0, STATS)
     assert {r.response for r in world.rollouts.read(0)} == set(TEXTS)
 
 
 def test_order_and_batching_of_submissions_do_not_matter(world: World, tmp_path: Path) -> None:
-    world.controller.submit(respond(world.claims(0)))
+    world.controller.slots.submit(respond(world.claims(0)))
     other = World(tmp_path / "other")
     for sample in reversed(respond(other.claims(0))):
-        other.controller.submit([sample])
-    assert np.array_equal(other.controller.advantages(0), world.controller.advantages(0))
+        other.controller.slots.submit([sample])
+    assert np.array_equal(other.controller.slots.advantages(0), world.controller.slots.advantages(0))
 
 
 @pytest.mark.parametrize(
@@ -228,14 +224,14 @@ def test_order_and_batching_of_submissions_do_not_matter(world: World, tmp_path:
 def test_what_nobody_claimed_is_refused(world: World, step: int, slot: int, sample: int) -> None:
     world.claims(0)
     with pytest.raises(ClaimError, match="not claimed"):
-        world.controller.submit([Submission(step, slot, sample, Sample("x", (1,), True))])
+        world.controller.slots.submit([Submission(step, slot, sample, Sample("x", (1,), True))])
 
 
 def test_each_group_is_judged_when_it_is_complete(world: World) -> None:
     samples = respond(world.claims(0))
-    world.controller.submit(samples[:3])
+    world.controller.slots.submit(samples[:3])
     assert world.usage.judge_calls["train"] == 0
-    world.controller.submit(samples[3:4])
+    world.controller.slots.submit(samples[3:4])
     assert world.usage.judge_calls["train"] > 0
 
 
@@ -244,20 +240,20 @@ def test_each_group_is_judged_when_it_is_complete(world: World) -> None:
 
 def test_advantages_before_all_rollouts_are_in(world: World) -> None:
     with pytest.raises(ClaimError, match="nothing was claimed"):
-        world.controller.advantages(0)
+        world.controller.slots.advantages(0)
     samples = respond(world.claims(0))
     with pytest.raises(ClaimError, match="4 rollouts missing"):
-        world.controller.advantages(0)
-    world.controller.submit(samples[:-1])
+        world.controller.slots.advantages(0)
+    world.controller.slots.submit(samples[:-1])
     with pytest.raises(ClaimError, match="slot 1: 1 rollouts missing"):
-        world.controller.advantages(0)
-    world.controller.submit(samples[-1:])
-    assert world.controller.advantages(0).shape == (2, 4)
+        world.controller.slots.advantages(0)
+    world.controller.slots.submit(samples[-1:])
+    assert world.controller.slots.advantages(0).shape == (2, 4)
 
 
 def test_advantages_are_those_of_the_rubric(world: World) -> None:
     claims = world.claims(0)
-    world.controller.submit(respond(claims))
+    world.controller.slots.submit(respond(claims))
     world.controller.step_done(0, STATS)
     for group in groups(world):
         rewards = np.array(group.rewards, dtype=float)
@@ -293,7 +289,7 @@ def test_rewards_by_hand(world: World) -> None:
 def test_a_step_is_not_done_before_it_is_complete(world: World) -> None:
     with pytest.raises(ClaimError):
         world.controller.step_done(0, STATS)
-    world.controller.submit(respond(world.claims(0))[:-1])
+    world.controller.slots.submit(respond(world.claims(0))[:-1])
     with pytest.raises(ClaimError):
         world.controller.step_done(0, STATS)
     assert read_log(world.log.path) == []  # nothing of a refused step is on record
@@ -363,10 +359,10 @@ def test_an_update_changes_the_next_step_only(tmp_path: Path) -> None:
 def test_a_step_claimed_before_keeps_its_harness(tmp_path: Path) -> None:
     """Whatever was claimed is not changed by an update that is accepted meanwhile."""
     world = World(tmp_path, {0: [Mount(lines=CHECKLIST, share=0.5, **about("fox", "dog"))]})
-    early = world.controller.claim(1, [0])
+    early = world.controller.slots.claim(1, [0])
     world.play(0)
     assert world.controller.harness.version == 1
-    assert world.controller.claim(1, [0]) == early
+    assert world.controller.slots.claim(1, [0]) == early
     assert early[0].harness_version == 0
 
 
@@ -378,7 +374,7 @@ def test_a_group_is_judged_by_the_rubric_it_was_claimed_under(tmp_path: Path) ->
     world = World(tmp_path, {0: [Add(criterion=extra, **about(*ids))]})
     early = world.claims(1)
     world.play(0)
-    world.controller.submit(respond(early))
+    world.controller.slots.submit(respond(early))
     world.controller.step_done(1, STATS)
     for group in groups(world):
         assert group.harness_version == 0
@@ -511,8 +507,8 @@ def test_a_guided_rollout_teaches_only_when_it_was_good(tmp_path: Path) -> None:
     trusting = World(tmp_path / "b", plan, interfaces={"g": {"mismatch": "ignore"}})
     for world in (careful, trusting):
         world.play(0)
-        world.controller.submit(respond(world.claims(1)))
-    a, b = careful.controller.advantages(1), trusting.controller.advantages(1)
+        world.controller.slots.submit(respond(world.claims(1)))
+    a, b = careful.controller.slots.advantages(1), trusting.controller.slots.advantages(1)
     assert (b[:, :2] < 0).any()
     assert np.array_equal(a[:, :2], np.maximum(b[:, :2], 0))
     assert np.array_equal(a[:, 2:], b[:, 2:])

@@ -15,10 +15,10 @@ from harnessrl.agents.policy import Sample
 from harnessrl.memory.records import Group
 from harnessrl.specs.updates import Pause
 from harnessrl.trainer import train
-from harnessrl.trainer.controller import ClaimError, Controller
 from harnessrl.trainer.engine import Example, UpdateStats
+from harnessrl.trainer.group import Claim, SlotGroup, Submission
 from harnessrl.trainer.sim.engine import SimEngine
-from harnessrl.trainer.slots import Claim, SlotGroup, Submission
+from harnessrl.trainer.slots import ClaimError, Slots
 from hypothesis import given
 from hypothesis import strategies as st
 from test_controller import STATS, World
@@ -47,8 +47,8 @@ def roll_out(world: World, step: int, text: Callable[[Claim, int], str]) -> list
     claims = world.claims(step)
     while claims:
         rounds.append(claims)
-        world.controller.submit(answers(claims, text))
-        claims = world.controller.redraw(step)
+        world.controller.slots.submit(answers(claims, text))
+        claims = world.controller.slots.redraw(step)
     return rounds
 
 
@@ -70,7 +70,7 @@ def test_a_tied_group_is_set_aside_and_its_slot_filled_again(tmp_path: Path, at:
     domains = {c.task_id: world.tasks[c.task_id].domain for c in (*first, *second)}
     assert domains[second[0].task_id] == domains[first[0].task_id]
     assert world.claims(0) == [second[0], first[1]]
-    advantages_SG = world.controller.advantages(0)
+    advantages_SG = world.controller.slots.advantages(0)
     assert advantages_SG.shape == (SLOTS, GROUP)
     assert advantages_SG.any(axis=1).all()
     metrics = finish(world, 0)
@@ -100,7 +100,7 @@ def test_the_batch_never_shrinks_and_redraws_end(
     world = make(tmp_path_factory.mktemp("w"), redraws, seed=seed)
     rounds = roll_out(world, 0, tied_until(plan))
     assert len(rounds) <= 1 + redraws
-    assert world.controller.advantages(0).shape == (SLOTS, GROUP)
+    assert world.controller.slots.advantages(0).shape == (SLOTS, GROUP)
     again = sum(min(n, redraws) for n in plan.values())
     metrics = finish(world, 0)
     assert metrics["redrawn"] == again == sum(len(claims) for claims in rounds[1:])
@@ -149,37 +149,37 @@ def test_by_default_every_group_stays(tmp_path: Path) -> None:
 def test_a_redraw_is_asked_for_when_all_is_in_and_again_gives_the_same(tmp_path: Path) -> None:
     world = make(tmp_path)
     samples = answers(world.claims(0), tied_until({0: 1, 1: 1}))
-    world.controller.submit(samples[:-1])
-    assert not world.controller.can_redraw(0)
+    world.controller.slots.submit(samples[:-1])
+    assert not world.controller.slots.can_redraw(0)
     with pytest.raises(ClaimError, match="missing"):
-        world.controller.redraw(0)
-    world.controller.submit(samples[-1:])
-    assert world.controller.can_redraw(0)
-    claims = world.controller.redraw(0)
+        world.controller.slots.redraw(0)
+    world.controller.slots.submit(samples[-1:])
+    assert world.controller.slots.can_redraw(0)
+    claims = world.controller.slots.redraw(0)
     assert [c.slot for c in claims] == [0, 1]
-    assert world.controller.redraw(0) == claims
+    assert world.controller.slots.redraw(0) == claims
     more = answers(claims, tied_until({}))
-    world.controller.submit(more[:5])
-    assert world.controller.can_redraw(0)
-    assert world.controller.redraw(0) == claims
-    for call in (world.controller.advantages, world.controller.rewards):
+    world.controller.slots.submit(more[:5])
+    assert world.controller.slots.can_redraw(0)
+    assert world.controller.slots.redraw(0) == claims
+    for call in (world.controller.slots.advantages, world.controller.slots.rewards):
         with pytest.raises(ClaimError, match="missing"):
             call(0)
-    assert world.controller.submit(samples) == 0  # late duplicates of what was set aside
+    assert world.controller.slots.submit(samples) == 0  # late duplicates of what was set aside
     early = replace(more[0], attempt=2)
     with pytest.raises(ClaimError, match="not claimed"):
-        world.controller.submit([early])
-    world.controller.submit(more)
-    assert world.controller.redraw(0) == []
-    assert world.controller.advantages(0).any(axis=1).all()
+        world.controller.slots.submit([early])
+    world.controller.slots.submit(more)
+    assert world.controller.slots.redraw(0) == []
+    assert world.controller.slots.advantages(0).any(axis=1).all()
 
 
 def test_a_slot_that_was_not_claimed_is_missed(tmp_path: Path) -> None:
     world = make(tmp_path)
-    claims = world.controller.claim(0, [0])
-    world.controller.submit(answers(claims, tied_until({0: 1})))
+    claims = world.controller.slots.claim(0, [0])
+    world.controller.slots.submit(answers(claims, tied_until({0: 1})))
     with pytest.raises(ClaimError, match="only 1 slots"):
-        world.controller.redraw(0)
+        world.controller.slots.redraw(0)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_a_slot_that_was_not_claimed_is_missed(tmp_path: Path) -> None:
     ],
 )
 def test_what_ties(rewards: list[float], advantages: list[float], tied: bool) -> None:
-    claim = Claim(0, 0, "t", 0, "p", (), ())
+    claim = Claim(0, 0, "t", "d", 0, "p", (), ())
     found = SlotGroup(claim, (), rewards_G=np.array(rewards), advantages_G=np.array(advantages))
     assert found.tied is tied
 
@@ -283,16 +283,16 @@ def test_a_killed_run_redraws_the_same(
     shutil.rmtree(paths.run)
     assert sum(row["redrawn"] for row in tiny.rows(whole / "metrics.jsonl")) > 0
     last = [row["step"] for row in tiny.rows(whole / "metrics.jsonl") if row["redrawn"]][-1]
-    refill = Controller.refill
+    refill = Slots.refill
 
-    def dies(self: Controller, step: int, slots: Sequence[int]) -> list[Claim]:
+    def dies(self: Slots, step: int, slots: Sequence[int]) -> list[Claim]:
         found = refill(self, step, slots)
         if step == last:
             raise Killed
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(Controller, "refill", dies)
+        patch.setattr(Slots, "refill", dies)
         with pytest.raises(Killed):
             tiny.invoke("train", paths.spec)
     assert tiny.invoke("train", "--resume", paths.run).exit_code == 0

@@ -22,6 +22,7 @@ from harnessrl.trainer import train
 from harnessrl.trainer.controller import Controller
 from harnessrl.trainer.requests import UpdateRequest, hand_in
 from harnessrl.trainer.runfolder import RunFolder, latest_checkpoint
+from harnessrl.trainer.slots import Slots
 
 
 @pytest.fixture(autouse=True)
@@ -269,8 +270,8 @@ def test_being_told_to_terminate_is_like_ctrl_c(
     reference: Path, short: tiny.Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        call = interrupting(Controller.submit, 1, number=signal.SIGTERM)
-        patch.setattr(Controller, "submit", call)
+        call = interrupting(Slots.submit, 1, number=signal.SIGTERM)
+        patch.setattr(Slots, "submit", call)
         done = tiny.invoke("train", short.spec)
     assert done.exit_code == 0, done.output
     assert "stopped after 1 steps" in done.output
@@ -282,7 +283,7 @@ def test_a_second_ctrl_c_is_final(
     reference: Path, short: tiny.Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(Controller, "submit", interrupting(Controller.submit, 2, times=2))
+        patch.setattr(Slots, "submit", interrupting(Slots.submit, 2, times=2))
         done = tiny.invoke("train", short.spec)
     assert done.exit_code == 1
     assert f"harnessrl train --resume {short.run}" in done.output

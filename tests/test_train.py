@@ -31,8 +31,8 @@ from harnessrl.specs.harness import HarnessState, apply
 from harnessrl.specs.harnessfile import from_file
 from harnessrl.specs.loader import load_harness_file, load_run_spec
 from harnessrl.specs.schema import Tasks
-from harnessrl.trainer.controller import Claim
 from harnessrl.trainer.data.load import load_resolved
+from harnessrl.trainer.group import Claim
 from harnessrl.trainer.runfolder import RunFolder, latest_checkpoint
 from harnessrl.trainer.train import _examples, _normaliser
 from tiny import data_file
@@ -336,7 +336,7 @@ def test_ifeval_rows_train(small: tiny.Paths) -> None:
 def claim_with_guidance() -> Claim:
     requests = tuple(Request(p, ("k", i)) for i, p in enumerate(("guided!", "guided!", "plain")))
     parts = (Shown("checklist", ("be brief",)),)
-    return Claim(0, 0, "t", 1, "plain", requests, (parts, parts, ()))
+    return Claim(0, 0, "t", "d", 1, "plain", requests, (parts, parts, ()))
 
 
 RESPONSES = [Sample("a", (1, 2, 3), True), Sample("b", (4,), True), Sample("c", (5, 6), False)]

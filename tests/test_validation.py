@@ -18,13 +18,13 @@ from harnessrl.specs.loader import SpecError, load_run_spec
 from harnessrl.specs.openrlhf import OpenrlhfEngine
 from harnessrl.specs.tasks import Criterion, TrainTask
 from harnessrl.trainer.chat import Chat
-from harnessrl.trainer.controller import judge_now
 from harnessrl.trainer.data.load import load_tasks
 from harnessrl.trainer.data.validation import cut
 from harnessrl.trainer.openrlhf.frozen import FrozenPolicy
 from harnessrl.trainer.openrlhf.session import Session
 from harnessrl.trainer.openrlhf.wire import Fingerprint, SlotSample, StepReport, SubmitRequest
 from harnessrl.trainer.runfolder import RunFolder
+from harnessrl.trainer.slots import judge_now
 from harnessrl.trainer.start import assemble, begin_or_resume
 from safetensors.torch import load_file
 from transformers import AutoTokenizer

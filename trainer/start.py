@@ -38,7 +38,7 @@ from ..specs.harness import HarnessState
 from ..specs.harnessfile import to_file
 from ..specs.loader import dump_yaml
 from ..specs.schema import RunSpec
-from .controller import Controller, Runner, judge_now
+from .controller import Controller
 from .data.load import Tasks
 from .engine import TrainingEngine
 from .local.engine import Engine
@@ -47,6 +47,7 @@ from .looks import Looks, make_evolver
 from .requests import handed_in
 from .runfolder import RunFolder, latest_checkpoint
 from .sim.engine import SimEngine
+from .slots import Runner, judge_now
 from .tensorboard import Scalars
 
 

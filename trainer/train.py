@@ -17,12 +17,12 @@ from ..specs.schema import RunSpec
 from .controller import StepStats
 from .data.load import Tasks
 from .engine import Example, TrainingEngine
+from .group import Claim, Submission
 from .metrics import evolver_wait
 from .probe import probe_run
 from .progress import Display
 from .report.build import build_report
 from .runfolder import RunFolder, locked, save_checkpoint
-from .slots import Claim, Submission
 from .start import assemble, begin_or_resume, interruptible, make_engine
 from .validation import Validation
 
@@ -74,20 +74,20 @@ def train(
             lap = _Laps()
             batch: dict[int, tuple[Claim, list[Sample]]] = {}  # slot -> its claim and G responses
             # Sample tasks ~ p_t and roll out pi_t(. | x, g_t) ...
-            claims = controller.claim(step, range(spec.engine.tasks_per_step))
+            claims = controller.slots.claim(step, range(spec.engine.tasks_per_step))
             while claims:
                 requests = [request for claim in claims for request in claim.requests]
                 responses = policy.sample(requests, spec.seed)
                 batch |= _by_slot(claims, responses)
                 lap("rollout")
                 # ... judge with c_t, and fill slots that carry no gradient again.
-                controller.submit(_submissions(claims, responses))
-                claims = controller.redraw(step)
+                controller.slots.submit(_submissions(claims, responses))
+                claims = controller.slots.redraw(step)
                 lap("score")
             claims = [claim for claim, _ in batch.values()]
             responses = [response for _, samples in batch.values() for response in samples]
             # Rewards and advantages are the controller's.
-            advantages_SG = controller.advantages(step)
+            advantages_SG = controller.slots.advantages(step)
             lap("score")
             # GRPO update, by default under the plain prompt.
             examples = _examples(claims, responses, advantages_SG, spec)

@@ -14,7 +14,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 
-from ..controller import ClaimError
+from ..slots import ClaimError
 from .session import RunEndedError, Session
 from .wire import (
     AdvantagesReply,

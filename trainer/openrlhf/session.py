@@ -20,12 +20,13 @@ from ...memory.files import drop_unfinished_line, write_atomic
 from ...memory.records import AnyRecord, RunFinished
 from ...specs.engines import GrpoEngine
 from ...specs.schema import RunSpec
-from ..controller import ClaimError, StepStats
+from ..controller import StepStats
 from ..data.load import Tasks
+from ..group import Submission
 from ..probe import probe_run
 from ..report.build import build_report
 from ..runfolder import RunFolder, save_checkpoint
-from ..slots import Submission
+from ..slots import ClaimError
 from ..start import Parts
 from ..train import cannot_judge
 from ..validation import Validation
@@ -113,7 +114,7 @@ class Session:
                 f"step {where.step}, sample {where.sample}: the open step is {self.step}, "
                 f"with samples 0 to {size - 1}"
             )
-        claim = self.parts.controller.claim(where.step, [where.slot])[0]
+        claim = self.parts.controller.slots.claim(where.step, [where.slot])[0]
         if where.attempt != claim.attempt:
             raise ClaimError(
                 f"step {where.step}, slot {where.slot}: attempt {where.attempt}, and the open one is "
@@ -147,10 +148,10 @@ class Session:
         controller = self.parts.controller
         if not self.spec.interfaces.p.redraws:
             return RedrawReply(step=step, slots=[], attempt=0)
-        fresh = controller.is_judged(step)
-        if not fresh and not controller.can_redraw(step):
+        fresh = controller.slots.is_judged(step)
+        if not fresh and not controller.slots.can_redraw(step):
             return None
-        claims = controller.redraw(step)
+        claims = controller.slots.redraw(step)
         attempt = claims[0].attempt if claims else 0
         reply = RedrawReply(step=step, slots=[claim.slot for claim in claims], attempt=attempt)
         if claims and fresh:
@@ -161,11 +162,11 @@ class Session:
         """A step's advantages and rewards, or None while rollouts are out or being judged."""
         self.alive()
         controller = self.parts.controller
-        if not controller.is_judged(step):
+        if not controller.slots.is_judged(step):
             return None
-        rewards_SG = controller.rewards(step)
+        rewards_SG = controller.slots.rewards(step)
         return AdvantagesReply(
-            advantages=controller.advantages(step).tolist(),
+            advantages=controller.slots.advantages(step).tolist(),
             rewards=[as_known(row) for row in rewards_SG],
             export=controller.needs_policy(step) or self.validation.is_due(step + 1),
         )
@@ -277,7 +278,7 @@ class Session:
         """Hand a rollout to the controller; false if it was there already."""
         sample = Sample(rollout.text, tuple(rollout.token_ids), rollout.finished)
         submission = Submission(rollout.step, rollout.slot, rollout.sample, sample, rollout.attempt)
-        if not self.parts.controller.submit([submission]):
+        if not self.parts.controller.slots.submit([submission]):
             return False
         self.parts.usage.add_samples("train", [sample])
         return True
@@ -294,10 +295,10 @@ class Session:
             if row["step"] != self.step:
                 continue
             if "slots" in row:
-                self.parts.controller.refill(self.step, RedrawReply.model_validate(row).slots)
+                self.parts.controller.slots.refill(self.step, RedrawReply.model_validate(row).slots)
             else:
                 rollout = SubmitRequest.model_validate(row)
-                self.parts.controller.claim(rollout.step, [rollout.slot])
+                self.parts.controller.slots.claim(rollout.step, [rollout.slot])
                 self._take(rollout)
 
 
