@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,11 @@ GOOD = [
     "The response should carefully avoid double counting.",
     "It should never recommend aspirin to children.",
     "Pitfall Criteria: Should not omit the units.",
-    "Pitfall Criteria: Avoids naming a single cause.",
-    "The response refrains from giving a dose.",
+    "Pitfall Criteria: Avoids incorrectly naming a single cause.",
+    "Avoids jargon.",
+    "The response refrains from speculation.",
+    "Never assumes that the gas is ideal.",
+    "Never recommend aspirin to children.",
     "Pitfall Criteria: Does not confuse speed with velocity.",
     "The response does not incorrectly state that the reaction is endothermic.",
     "The model doesn\u2019t misinterpret the symbol.",
@@ -55,6 +59,8 @@ BAD = [
     "Pitfall Criteria: Incorrectly identifies the enzyme.",
     "Pitfall Criteria: Misses that patients do not need treatment.",
     "Pitfall Criteria: Does not justify the choice of drug.",
+    "The response cannot explain why.",
+    "The model never verifies the unit.",
     "Pitfall Criteria: Incorrectly explains the reflex.",
 ]
 #: The same words are a fault or a virtue, by what they are about.
@@ -63,6 +69,10 @@ UNCLEAR = [
     "Pitfall Criteria: Does not mention the thyroid.",
     "Pitfall Criteria: Does not recommend or include the saphenous vein.",
     "Pitfall Criteria: The patient should not be given aspirin.",
+    "The response never states the unit.",
+    "Pitfall Criteria: Avoids discussing the risks of the procedure.",
+    "Avoids mention of contraindications.",
+    "Pitfall Criteria: Refrains from recommending a referral.",
     "Pitfall Criteria: The response should zigzag around the topic.",
 ]
 
@@ -111,7 +121,8 @@ def test_what_goes_wrong_is_told(text: str) -> None:
 @pytest.mark.parametrize("text", UNCLEAR)
 def test_a_title_tells_where_the_text_does_not(text: str) -> None:
     assert polarity(text) == "unclear"
-    assert polarity(text, "Misses Duration") == polarity(text, "Omission") == "bad"
+    expected = "unclear" if re.search("Avoids|Refrains", text) else "bad"
+    assert polarity(text, "Misses Duration") == polarity(text, "Omission") == expected
     assert polarity(text, "No Ocean Myth") == polarity(text, "Avoids Myth") == "good"
 
 

@@ -27,12 +27,13 @@ _SUBJECT = regex.compile(
 _DUTY = r"(?:should|must|shall|ought to|needs? to|has to|is (?:important|essential|crucial|critical))"
 _WANTED = regex.compile(
     rf"^{_DUTY}(?:n['\u2019]t\b|\s+(?:\p{{L}}+\s+){{0,4}}?(?:not|avoid|refrain|never|exclude|omit)\b)"
-    r"|^(?:do not|don['\u2019]t|never|cannot|may not)\b"
+    r"|^(?:do not|don['\u2019]t|never(?!\s+\p{L}+s\b)|may not)\b"
     r"|^(?:warn|caution|guard)(?:s|ing)?\s+against\b",
     regex.I,
 )
 _AVOIDS = regex.compile(
-    r"^(?:avoid|refrain|abstain|(?:is|are|be) free (?:of|from)|steers? clear|stays? away)", regex.I
+    r"^(?:avoid|refrain|abstain|(?:is|are|be) free|steer|stay)(?:s|ing)?\b(?:\s+(?:clear|away|of|from))*",
+    regex.I,
 )
 _FAILS = regex.compile(
     r"^(?:fail|neglect|omit|miss|lack|ignor|overlook|forget|skip|disregard|leav(?:es|ing) out"
@@ -40,11 +41,11 @@ _FAILS = regex.compile(
     regex.I,
 )
 _DOES_NOT = regex.compile(
-    r"^(?:do|does|did|is|are|has|have)(?:\s+not|n['\u2019]t)\s+(?P<verb>[\p{L}-]+)", regex.I
+    r"^(?:(?:do|does|did|is|are|has|have|can)(?:\s*not|n['\u2019]t)|never)\s+(?P<verb>[\p{L}-]+)", regex.I
 )
 _SHOULD = regex.compile(rf"^{_DUTY}\s+(?:\p{{L}}+ly\s+)?(?:to\s+)?(?P<verb>[\p{{L}}-]+)", regex.I)
 _SOMEWHERE = regex.compile(r"\b(?:should|must|shall)(?:\s+not|n['\u2019]t)\b", regex.I)
-_SAYS = regex.compile(r"^(?P<verb>\p{L}+)(?:s|ing)\b", regex.I)
+_SAYS = regex.compile(r"^\p{L}+(?:s|ing)\b", regex.I)
 #: What is said about a thing that a response does well to leave out.
 _AT_FAULT = regex.compile(
     r"\b(?:in(?:correct|accurate|appropriate|valid)(?!ly)|un(?:related|necessary|supported|founded)"
@@ -94,16 +95,37 @@ def polarity(text: str, title: str = "") -> Polarity:
     said = _SUBJECT.sub("", _LABEL.sub("", text), count=1).lstrip()
     if _FAILS.match(said):
         return "bad"
-    if _WANTED.match(said) or _AVOIDS.match(said):
+    if _WANTED.match(said):
         return "good"
+    if found := _AVOIDS.match(said):
+        return _of_avoiding(said[found.end() :].lstrip(), title)
     if found := _DOES_NOT.match(said):
-        return _of_not(found["verb"].casefold(), said[found.end() :], title)
+        return _of_not(_bare(found["verb"], _DUTIES | _TELLS | _FAULTS), said[found.end() :], title)
     if found := _SHOULD.match(said):
         is_duty = found["verb"].casefold() in _DUTIES | _TELLS and not _AT_FAULT.search(said)
         return "good" if is_duty else _by_title(title)
     if _SOMEWHERE.search(said) and not _SAYS.match(said):
         return _by_title(title)  # what ought not to be, but not whether saying so is right
     return _of_what_it_does(said)
+
+
+def _bare(verb: str, known: frozenset[str]) -> str:
+    """A verb without its ending, where it is a known one."""
+    verb = verb.casefold()
+    stem = regex.sub(r"(?:e?s|ing)$", "", verb)
+    forms = [verb, verb.removesuffix("s"), stem, stem + "e"]  # names, uses
+    forms += [regex.sub(r"(\p{L})\1$", r"\1", stem), regex.sub("i$", "y", stem)]  # omitting, verifies
+    return next((form for form in forms if form in known), verb)
+
+
+def _of_avoiding(rest: str, title: str) -> Polarity:
+    """Of `avoids REST`: good, unless REST is as good or bad as what it is about."""
+    told = _by_title(title)
+    first = regex.match(r"(?:any\s+|the\s+)?(\p{L}+)", rest)
+    known = _DUTIES | _TELLS
+    if first is None or _bare(first[1], known) not in known or _AT_FAULT.search(rest):
+        return "unclear" if told == "bad" else "good"
+    return "good" if told == "good" else "unclear"
 
 
 def _of_not(verb: str, rest: str, title: str) -> Polarity:
@@ -128,8 +150,7 @@ def _of_what_it_does(said: str) -> Polarity:
     if regex.search(r"\b(?:avoid|refrain)|\bagainst\b", said, regex.I):
         return "unclear"
     found = _SAYS.match(said)
-    does = found["verb"].casefold() if found else ""
-    wanted = {does, does + "e", does.removesuffix("e")} & _DUTIES
+    wanted = found is not None and _bare(found[0], _DUTIES) in _DUTIES
     return "unclear" if wanted and not _AT_FAULT.search(said) else "bad"
 
 
