@@ -327,6 +327,8 @@ class Origin(Strict):
 
     row: str
     """The source's own id of the row, or a hash of its content."""
+    set: str | None = None
+    """The data set's own name, whatever a mix calls it."""
     canary: str | None = None
     """A string that marks benchmark data, kept so that a training corpus can be searched for it."""
     more: dict[str, Any] = Field(default_factory=dict)

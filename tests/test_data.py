@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import tiny
+import yaml
 from harnessrl.agents.scoring.checks import run_check
 from harnessrl.agents.scoring.oracle import measure_quality
 from harnessrl.specs.loader import SpecError, dump_yaml, load_run_spec
@@ -144,6 +145,18 @@ def test_a_run_on_an_evaluation_only_set_is_refused(name: str, tmp_path: Path) -
 def test_so_is_a_row_of_such_a_set_under_another_roof(keys: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"is for evaluation only"):
         load(tmp_path, write_rows(tmp_path, own(), own("Another.", **keys)))
+
+
+def test_nor_may_such_a_set_choose_the_policy(tmp_path: Path) -> None:
+    criterion = {"text": "a", "points": 1, "check": {"kind": "regex", "pattern": "a"}}
+    known = {"id": "q", "domain": "d", "prompt": "Why?", "source": "MedQA", "rubric": [criterion]}
+    mine = {**known, "id": "r", "prompt": "How?", "source": "mine"}
+    path = tmp_path / "tasks.yaml"
+    path.write_text(yaml.safe_dump({"train": [mine], "validation": [known]}))
+    with pytest.raises(SpecError, match=r"a run that chose its policy by it could not be measured"):
+        load(tmp_path, path)
+    path.write_text(yaml.safe_dump({"train": [mine], "held_out": [known]}))
+    assert list(load(tmp_path, path).held_out) == ["q"]  # it is only reported
 
 
 def test_a_row_may_say_that_it_is_held_out(tmp_path: Path) -> None:

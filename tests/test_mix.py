@@ -15,7 +15,7 @@ from harnessrl.specs.loader import SpecError, load_run_spec
 from harnessrl.specs.mix import Balance
 from harnessrl.specs.tasks import Criterion, TrainTask, WordsCheck
 from harnessrl.trainer.data.draw import draw, share_out, split, strata_of, words_in
-from harnessrl.trainer.data.duplicates import near_duplicates, shingles_of, similarity
+from harnessrl.trainer.data.duplicates import copies, near_duplicates, shingles_of, similarity, sketch
 from harnessrl.trainer.data.folder import read_folder, write_folder
 from harnessrl.trainer.data.load import load_tasks
 from harnessrl.trainer.data.mix import FATES, Mix, assemble
@@ -265,6 +265,42 @@ def test_evaluation_only_tasks_do_not_come_back_as_training_tasks(folder: Path) 
     assert len(mix.ood["exam"]) == 3
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["MedQA", "IFBench", "allenai/IFBench_test", "gpqa-diamond", "GPQA", "WritingBench", "Role Bench"],
+)
+def test_such_a_set_is_known_however_its_name_is_written(folder: Path, name: str) -> None:
+    write_jsonl(folder / "data" / "a.jsonl", [task_row(50, source=name), task_row(51)])
+    sources = {"a": source("a.jsonl"), "b": source("b.jsonl")}
+    assert built(mix_file(folder, sources=sources, ood={})).counts["a"]["refused"] == 1
+
+
+def test_a_benchmark_row_is_none_of_a_set_like_it(folder: Path) -> None:
+    """LongBench-Write's rows have all that LongWriter-Zero's have."""
+    rows: list[Any] = [{"prompt": f"Write {n} words on rain {n}.", "length": 100 + n} for n in range(4)]
+    rows[1] |= {"type": "essay"}
+    write_jsonl(folder / "data" / "a.jsonl", rows)
+    sources = {"a": source("a.jsonl", "longwriter-zero"), "b": source("b.jsonl")}
+    assert built(mix_file(folder, sources=sources, ood={})).counts["a"]["refused"] == 1
+
+
+def test_a_mix_that_calls_it_otherwise_hides_nothing(folder: Path, tmp_path: Path) -> None:
+    """Tasks that were built from a benchmark are known by it afterwards, whatever they are made to look."""
+    real = data_file("writingbench.jsonl").read_text().splitlines()[:3]
+    (folder / "data" / "wb.jsonl").write_text(tiny.join(real))
+    sources = {"b": source("b.jsonl"), "mine": source("wb.jsonl", "writingbench")}
+    ood = {"mine": {"source": "mine", "domain": "d", "tasks": 3}}
+    domains = {"d": {"train": 5, "sources": {"b": 1}}}
+    write_folder(built(mix_file(folder, sources=sources, ood=ood, domains=domains)), tmp_path / "out")
+    written = (tmp_path / "out" / "ood" / "mine.jsonl").read_text().splitlines()
+    disguised = [{**json.loads(line), "split": "train", "source": "mine"} for line in written]
+    for row in disguised:
+        del row["grades"]
+    write_jsonl(folder / "data" / "a.jsonl", disguised)
+    sources = {"a": source("a.jsonl"), "b": source("b.jsonl")}
+    assert built(mix_file(folder, sources=sources, ood={})).counts["a"] == Counter({"refused": 3})
+
+
 # --- mixes that are wrong -------------------------------------------------------------------------
 
 
@@ -389,7 +425,9 @@ def test_near_duplicates_are_what_an_exhaustive_comparison_finds() -> None:
     texts = [row["question"] for row in rows]
     texts += [text.replace(" the ", " a ", 2).upper() for text in texts[:20]]  # close
     texts += [text[: len(text) // 3] for text in texts[20:40]]  # not close
-    found = {(m.index, m.kept): m.similarity for m in near_duplicates(texts, 0.8)}
+    found = {
+        (m.index, m.kept): m.similarity for m in near_duplicates([sketch(text) for text in texts], 0.8)
+    }
     sets = [set(shingles_of(text).tolist()) for text in texts]
     wanted, kept = {}, []
     for i, own in enumerate(sets):
@@ -454,3 +492,70 @@ def test_the_recipe_of_the_paper_on_the_real_rows(tmp_path: Path) -> None:
     canaries = {t.origin.canary for t in mix.train if t.source == "healthbench" and t.origin}
     (canary,) = canaries
     assert canary is not None and canary.startswith("healthbench:")
+
+
+def words(*changed: int) -> str:
+    """A hundred words, some of them others."""
+    return " ".join(f"zeta{i}" if i in changed else f"word{i}" for i in range(100))
+
+
+def test_every_evaluation_task_is_compared_also_those_that_are_alike(folder: Path) -> None:
+    first, second, leak = words(), words(*range(9)), words(*range(18))
+    assert similarity(shingles_of(first), shingles_of(leak)) < 0.8
+    assert similarity(shingles_of(second), shingles_of(leak)) >= 0.8
+    write_jsonl(
+        folder / "data" / "exam.jsonl", [task_row(201, prompt=first), task_row(202, prompt=second)]
+    )
+    write_jsonl(folder / "data" / "a.jsonl", [task_row(0, prompt=leak), task_row(1)])
+    mix = built(mix_file(folder))
+    assert mix.counts["a"]["duplicate"] == 1
+    assert len(mix.ood["exam"]) == 2, "a benchmark loses nothing"
+
+
+QUESTION = (
+    "A man of fifty comes to the clinic with a cough that has lasted for three weeks, and with fever "
+    "at night. He has lost weight. Which of the following is the most likely cause of what he has?"
+)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_copy"),
+    [
+        (QUESTION, True),
+        (f"Think step by step, then answer in one word.\n\n{QUESTION}\n\nShow your work. " * 2, True),
+        (QUESTION.replace("fifty", "sixty").upper(), True),
+        ("Which of the following is the most likely cause of a cough?", False),
+        (QUESTION[: len(QUESTION) // 2], False),
+    ],
+)
+def test_a_question_is_found_without_its_options_and_inside_other_text(
+    folder: Path, prompt: str, is_copy: bool
+) -> None:
+    options = {"A": "Tuberculosis of the lung", "B": "Asthma", "C": "A foreign body in the bronchus"}
+    listed = "".join(f"\n{label}) {text}" for label, text in options.items())
+    exam = {"question": QUESTION + listed, "options": options, "answer": "A"}
+    write_jsonl(folder / "data" / "exam.jsonl", [exam])
+    write_jsonl(folder / "data" / "a.jsonl", [task_row(0, prompt=prompt), task_row(1)])
+    sources = {"a": source("a.jsonl"), "b": source("b.jsonl"), "exam": source("exam.jsonl", "medqa")}
+    mix = built(mix_file(folder, sources=sources))
+    assert mix.counts["a"]["duplicate"] == is_copy
+    assert len(mix.ood["exam"]) == 1
+
+
+def test_short_questions_are_part_of_many_prompts() -> None:
+    short, long = sketch("What is your name?"), sketch(f"What is your name? {QUESTION}")
+    assert copies([long], [short], 0.8) == []
+    assert [m.holds for m in copies([long], [sketch(QUESTION)], 0.95)] == [True]
+
+
+def test_the_order_of_a_file_decides_nothing(folder: Path) -> None:
+    """Not even which of two near-duplicates stays."""
+    rows = [task_row(n) for n in range(12)]
+    rows += [task_row(50 + n, prompt=words(n, n + 1)) for n in range(12)]
+    ids = []
+    for order in (rows, rows[::-1]):
+        write_jsonl(folder / "data" / "a.jsonl", order)
+        mix = built(mix_file(folder))
+        assert mix.counts["a"]["duplicate"] == 11
+        ids.append([task.id for task in (*mix.train, *mix.held_out)])
+    assert ids[0] == ids[1]

@@ -1,4 +1,5 @@
-"""Near-duplicate prompts by MinHash (Broder 1997), with banding to find the pairs worth comparing.
+"""Near-duplicate prompts by MinHash (Broder 1997), with banding to find the pairs worth comparing, and
+questions of benchmarks inside other prompts.
 
 Shingles are character 5-grams of the prompt's letters and digits, so that one measure serves languages
 with and without spaces. Candidate pairs are compared exactly.
@@ -6,6 +7,7 @@ with and without spaces. Candidate pairs are compared exactly.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +18,10 @@ from numpy.typing import NDArray
 SHINGLE = 5  # characters
 HASHES = 64
 BANDS = 16  # of 4 hashes: two prompts of similarity 0.8 share one with probability 0.9998
+#: Share of a question's shingles by which a prompt holds it, and the fewest shingles of such a question:
+#: what is shorter is part of many prompts.
+HOLDS, LONG_ENOUGH = 0.9, 60
+SAMPLED = 8  # one shingle in so many is looked up to find the questions that a prompt may hold
 
 U64 = NDArray[np.uint64]
 
@@ -24,31 +30,111 @@ _LETTERS = regex.compile(r"[\p{L}\p{N}]+")
 
 @dataclass(frozen=True)
 class Match:
-    """Text `index` is a near-duplicate of the earlier text `kept`."""
+    """Text `index` is close to text `kept`."""
 
     index: int
     kept: int
     similarity: float
     """Jaccard similarity of their shingles."""
+    holds: bool = False
+    """It holds that text whole, among others."""
 
 
-def near_duplicates(texts: Sequence[str], threshold: float) -> list[Match]:
+@dataclass(frozen=True)
+class Sketch:
+    """What texts are compared by."""
+
+    shingles: U64
+    bands: tuple[bytes, ...]
+
+
+def sketch(text: str) -> Sketch:
+    """A text's shingles, and its keys by which similar texts find each other."""
+    shingles = shingles_of(text)
+    rows = _signature(shingles).reshape(BANDS, -1)
+    return Sketch(shingles, tuple(row.tobytes() for row in rows))
+
+
+def near_duplicates(sketches: Sequence[Sketch], threshold: float) -> list[Match]:
     """The texts that are near-duplicates of an earlier one that is no duplicate itself, in order."""
-    shingles = [shingles_of(text) for text in texts]
-    buckets: list[dict[bytes, list[int]]] = [{} for _ in range(BANDS)]
+    earlier = _Texts()
     found: list[Match] = []
-    for index, own in enumerate(shingles):
-        rows = _signature(own).reshape(BANDS, -1)
-        keys = [row.tobytes() for row in rows]
-        earlier = sorted({i for band, key in zip(buckets, keys, strict=True) for i in band.get(key, ())})
-        close = ((similarity(own, shingles[i]), i) for i in earlier)
-        match = next(((s, i) for s, i in close if s >= threshold), None)
-        if match is None:
-            for band, key in zip(buckets, keys, strict=True):
-                band.setdefault(key, []).append(index)
+    for index, own in enumerate(sketches):
+        if match := earlier.close_to(own, threshold):
+            found.append(Match(index, *match))
         else:
-            found.append(Match(index, match[1], match[0]))
+            earlier.add(index, own)
     return found
+
+
+def copies(sketches: Sequence[Sketch], questions: Sequence[Sketch], threshold: float) -> list[Match]:
+    """The texts that are near-duplicates of a question, or hold one; `kept` counts the questions."""
+    known, inside = _Texts(), _Questions()
+    for index, question in enumerate(questions):
+        known.add(index, question)
+        inside.add(index, question)
+    found: list[Match] = []
+    for index, own in enumerate(sketches):
+        if match := known.close_to(own, threshold):
+            found.append(Match(index, *match))
+        elif (held := inside.held_by(own)) is not None:
+            alike = similarity(own.shingles, questions[held].shingles)
+            found.append(Match(index, held, alike, holds=True))
+    return found
+
+
+class _Texts:
+    """Texts that others are compared with."""
+
+    def __init__(self) -> None:
+        self._sketches: dict[int, Sketch] = {}
+        self._buckets: list[dict[bytes, list[int]]] = [{} for _ in range(BANDS)]
+
+    def add(self, index: int, own: Sketch) -> None:
+        self._sketches[index] = own
+        for band, key in zip(self._buckets, own.bands, strict=True):
+            band.setdefault(key, []).append(index)
+
+    def close_to(self, own: Sketch, threshold: float) -> tuple[int, float] | None:
+        """The first text that is so similar, and how similar it is."""
+        pairs = zip(self._buckets, own.bands, strict=True)
+        for i in sorted({i for band, key in pairs for i in band.get(key, ())}):
+            if (alike := similarity(own.shingles, self._sketches[i].shingles)) >= threshold:
+                return i, alike
+        return None
+
+
+class _Questions:
+    """Questions that other texts may hold whole."""
+
+    def __init__(self) -> None:
+        self._questions: dict[int, U64] = {}
+        self._by_shingle: dict[int, list[int]] = {}
+
+    def add(self, index: int, own: Sketch) -> None:
+        if len(own.shingles) < LONG_ENOUGH:
+            return
+        self._questions[index] = own.shingles
+        for shingle in _sampled(own.shingles):
+            self._by_shingle.setdefault(shingle, []).append(index)
+
+    def held_by(self, own: Sketch) -> int | None:
+        """The first question that a text holds."""
+        hits = Counter(i for shingle in _sampled(own.shingles) for i in self._by_shingle.get(shingle, ()))
+        for i in sorted(hits):
+            question = self._questions[i]
+            if 2 * hits[i] < len(_sampled(question)):
+                continue
+            common = len(np.intersect1d(question, own.shingles, assume_unique=True))
+            if common >= HOLDS * len(question):
+                return i
+        return None
+
+
+def _sampled(shingles: U64) -> list[int]:
+    """The same few shingles of whatever text has them."""
+    chosen: list[int] = shingles[shingles % np.uint64(SAMPLED) == 0].tolist()
+    return chosen
 
 
 def shingles_of(text: str) -> U64:

@@ -9,7 +9,7 @@ import regex
 
 from ...specs.tasks import Criterion, Task
 from .draw import words_in
-from .duplicates import near_duplicates
+from .duplicates import near_duplicates, sketch
 
 LONG_PROMPT = 2000  # words
 #: UTF-8 read as Latin-1 or Windows-1252: a lead byte followed by a continuation byte, as characters.
@@ -36,7 +36,7 @@ def findings(tasks: Sequence[Task], threshold: float = 0.8) -> Iterator[Finding]
     """Everything that looks wrong, task by task, then the near-duplicates."""
     for task in tasks:
         yield from _of_task(task)
-    for match in near_duplicates([task.prompt for task in tasks], threshold):
+    for match in near_duplicates([sketch(task.prompt) for task in tasks], threshold):
         detail = f"close to {tasks[match.kept].id} (similarity {match.similarity:.2f})"
         yield Finding(tasks[match.index].id, "duplicate", detail, "keep one of them")
 

@@ -19,7 +19,7 @@ from ...specs.loader import LoadedSpec, SpecError, load_harness_file, load_task_
 from ...specs.ood import OodTask
 from ...specs.sampling import check_shares
 from ...specs.tasks import Criterion, HeldOutTask, Pool, TaskFile, TrainTask, ValidationTask
-from .converters import EVALUATION_ONLY
+from .converters import for_evaluation_only
 from .derived import derive_pool, derive_quality
 from .readers import FORMATS
 from .rows import AnyTask, read_rows
@@ -154,10 +154,11 @@ class _UnusableError(Exception):
 
 
 def _add(tasks: Tasks, where: str, task: AnyTask, judged: bool) -> None:
-    if isinstance(task, OodTask) or (isinstance(task, TrainTask) and task.source in EVALUATION_ONLY):
+    if isinstance(task, OodTask | TrainTask | ValidationTask) and for_evaluation_only(task):
+        does = "chose its policy by" if isinstance(task, ValidationTask) else "trained on"
         raise _UnusableError(
             f"{task.id} ({where}) is of {task.source}, which is for evaluation only: a run that "
-            "trained on it could not be measured with it"
+            f"{does} it could not be measured with it"
         )
     if task.id in tasks.train or task.id in tasks.held_out or task.id in tasks.validation:
         raise _UnusableError(f"task id {task.id!r} ({where}) is used twice")

@@ -14,10 +14,10 @@ from ...specs.mix import OWN_SCHEMA, Filters, MixSpec, Source
 from ...specs.ood import OodTask
 from ...specs.tasks import HeldOutTask, Task, TrainTask
 from ..local.model import cache_folder
-from .converters import CONVERTERS, EVALUATION_ONLY
+from .converters import CONVERTERS, for_evaluation_only, recognised
 from .converters.common import content_id, converted, is_text
 from .draw import draw, shuffled, split, words_in
-from .duplicates import near_duplicates
+from .duplicates import Match, copies, near_duplicates, sketch
 from .fetch import UnavailableError, find
 from .readers import RawRow, read_raw, sha256_of
 from .rows import from_own, is_own
@@ -182,9 +182,15 @@ def _as_task(
         task = from_own(fields, named)
     if isinstance(task, str):
         return task
-    if trained_on and (isinstance(task, OodTask) or task.source in EVALUATION_ONLY):
+    if trained_on and (for_evaluation_only(task) or _is_benchmark_row(fields)):
         return "a task of a set that is for evaluation only"
     return task.model_copy(update={"source": name, "licence": source.licence})
+
+
+def _is_benchmark_row(fields: dict[str, Any]) -> bool:
+    """Does a row look like an evaluation-only set's own, whatever the mix takes it for?"""
+    one = recognised(fields)
+    return one is not None and one.evaluation_only
 
 
 def filtered(task: Task, filters: Filters) -> str | None:
@@ -219,21 +225,47 @@ def _fail_on_malformed(mix: Mix) -> None:
 
 
 def _remove_duplicates(mix: Mix) -> None:
-    """Drop what is close to an earlier task: evaluation-only sets come first and lose nothing."""
-    evaluated = set(mix.spec.evaluated)
-    order = sorted(mix.sources, key=lambda name: name not in evaluated)  # stable: then as named
-    known = [(name, task) for name in order for task in mix.sources[name].tasks]
-    for match in near_duplicates([task.prompt for _, task in known], mix.spec.duplicates.threshold):
-        name, task = known[match.index]
-        other = known[match.kept][1]
-        if name in evaluated:
-            continue  # a benchmark stays as its owners made it
-        read = mix.sources[name]
-        reason = f"{task.id} is close to {other.id} of {other.source} (similarity {match.similarity:.2f})"
-        _leave_out(mix, name, read.where.pop(task.id), "duplicate", reason)
-    for name in set(order) - evaluated:
+    """Drop what is close to an evaluation-only task, or to a task of an earlier source or a lower id.
+
+    Evaluation-only sets lose nothing: a benchmark stays as its owners made it.
+    """
+    threshold = mix.spec.duplicates.threshold
+    asked = [
+        (t, text) for name in mix.spec.evaluated for t in mix.sources[name].tasks for text in _asked(t)
+    ]
+    trained = [name for name in mix.sources if name not in mix.spec.evaluated]
+    # By id, so that the order of a file decides nothing.
+    tasks = [(n, t) for n in trained for t in sorted(mix.sources[n].tasks, key=lambda task: task.id)]
+    sketches = [sketch(task.prompt) for _, task in tasks]
+    leaks = copies(sketches, [sketch(text) for _, text in asked], threshold)
+    for match in leaks:
+        _leave_out_close(mix, *tasks[match.index], asked[match.kept][0], match)
+    leaked = {match.index for match in leaks}
+    left = [i for i in range(len(tasks)) if i not in leaked]
+    for match in near_duplicates([sketches[i] for i in left], threshold):
+        _leave_out_close(mix, *tasks[left[match.index]], tasks[left[match.kept]][1], match)
+    for name in trained:
         read = mix.sources[name]
         read.tasks = [task for task in read.tasks if task.id in read.where]
+
+
+def _leave_out_close(mix: Mix, source: str, task: Task, other: Task, match: Match) -> None:
+    how = "holds the question of" if match.holds else "is close to"
+    reason = f"{task.id} {how} {other.id} of {other.source} (similarity {match.similarity:.2f})"
+    _leave_out(mix, source, mix.sources[source].where.pop(task.id), "duplicate", reason)
+
+
+def _asked(task: Task) -> list[str]:
+    """An evaluation-only task's prompt, and its bare question as other data may have it."""
+    more = task.origin.more if task.origin else {}
+    question = more.get("question") or more.get("QUESTION")
+    if not isinstance(question, str):
+        return [task.prompt]
+    if isinstance(task, OodTask) and task.answer:
+        first = question.find(next(iter(task.answer.choices.values())))
+        if first > 0:  # some copies list the options with the question
+            question = question[:first].rsplit("\n", 1)[0]
+    return [task.prompt, question]
 
 
 def _draw_all(mix: Mix) -> None:

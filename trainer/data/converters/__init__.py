@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import regex
+
+from ....specs.ood import OodTask
+from ....specs.tasks import Task
 from .common import Converter
 from .exams import GPQA, MEDQA, PUBMEDQA
 from .graded import BIGGEN_BENCH, WRITINGBENCH
@@ -38,6 +42,21 @@ CONVERTERS: dict[str, Converter] = {
 
 #: The sets on which nothing may train, by name.
 EVALUATION_ONLY = tuple(name for name, one in CONVERTERS.items() if one.evaluation_only)
+
+
+def for_evaluation_only(task: Task) -> bool:
+    """Is a task one of a set on which nothing may train, by its kind or by a name that it has?
+
+    Names are compared as people write them: `MedQA`, `owner/IFBench_test`, `gpqa-diamond`.
+    """
+    names = [task.source, task.origin.set if task.origin else None]
+    plain = [_plain(name) for name in names if name]
+    known = tuple(_plain(name) for name in EVALUATION_ONLY)
+    return isinstance(task, OodTask) or any(name.startswith(known) for name in plain)
+
+
+def _plain(name: str) -> str:
+    return regex.sub(r"[^\p{L}\p{N}]", "", name.rsplit("/", 1)[-1].casefold())
 
 
 def recognised(row: dict[str, Any]) -> Converter | None:

@@ -167,6 +167,6 @@ def make(
         messages=messages,
         rubric=summed(rubric),
         source=source,
-        origin=Origin(row=row_id, canary=canary, more=kept),
+        origin=Origin(row=row_id, set=source, canary=canary, more=kept),
         **fields,
     )

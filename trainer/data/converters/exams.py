@@ -54,7 +54,11 @@ def _gpqa(row: Row, key: str | None) -> OodTask:
         "science",
         _asked(row["Question"].strip(), choices),
         canary=row.get("Canary String") or None,
-        more={"domain": row.get("High-level domain"), "subdomain": row.get("Subdomain")},
+        more={
+            "question": row["Question"],
+            "domain": row.get("High-level domain"),
+            "subdomain": row.get("Subdomain"),
+        },
         answer=AnswerKey(choices=choices, correct=next(k for k, v in choices.items() if v == answers[0])),
     )
 
