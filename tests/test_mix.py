@@ -285,7 +285,7 @@ def test_a_benchmark_row_is_none_of_a_set_like_it(folder: Path) -> None:
 
 
 def test_a_mix_that_calls_it_otherwise_hides_nothing(folder: Path, tmp_path: Path) -> None:
-    """Tasks that were built from a benchmark are known by it afterwards, whatever they are made to look."""
+    """Tasks that were built from a benchmark are known by it, whatever they are made to look like."""
     real = data_file("writingbench.jsonl").read_text().splitlines()[:3]
     (folder / "data" / "wb.jsonl").write_text(tiny.join(real))
     sources = {"b": source("b.jsonl"), "mine": source("wb.jsonl", "writingbench")}
