@@ -28,7 +28,14 @@ class Sample:
 
 
 class PromptError(Exception):
-    """A prompt (with its guidance) is longer than the policy takes, or holds control tokens."""
+    """A prompt (with its guidance) is longer than the policy takes, or holds control tokens.
+
+    `tokens` is the length of one that is too long.
+    """
+
+    def __init__(self, told: str, tokens: int | None = None) -> None:
+        super().__init__(told)
+        self.tokens = tokens
 
 
 class PolicyError(Exception):

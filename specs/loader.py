@@ -51,6 +51,8 @@ __all__ = [
 M = TypeVar("M", bound=BaseModel)
 RECIPES = Path(__file__).parent / "recipes"
 DEFAULT_RECIPE = "harnessrl"
+#: Suffixes of files of rows, which people take for specs.
+ROWS = (".jsonl", ".parquet", ".csv")
 #: Where a spec may name a template of its own.
 TEMPLATES: tuple[Steps, ...] = (
     ("evolver", "attribute", "prompt"),
@@ -191,6 +193,12 @@ def _in_order(problems: list[Problem], first: Path) -> list[Problem]:
 def _read_file(path: Path, problems: list[Problem]) -> Node | None:
     """The mapping in a YAML file, or None. What is wrong with the file goes to `problems`."""
     file = str(path)
+    if path.suffix in ROWS and path.is_file():
+        message = (
+            f"a {path.suffix} file holds rows of data (`harnessrl data` looks at it); this takes YAML"
+        )
+        problems.append(Problem(file, 1, 1, "", message))
+        return None
     try:
         text = path.read_bytes().decode("utf-8")
         root, found = read(text.removeprefix("\ufeff"), file)
@@ -220,7 +228,10 @@ def _read_file(path: Path, problems: list[Problem]) -> Node | None:
 def _no_file(name: Node, path: Path) -> str:
     """What is wrong with a `name` that leads to `path`, where there is no file."""
     if os.path.isdir(path):
-        return f"{describe(name)} is a folder, not a file"
+        inside = [file for file in ("train.jsonl", "held_out.jsonl") if os.path.isfile(path / file)]
+        names = ", ".join(f"{path.name}/{file}" for file in inside)
+        hint = f"; name its files: {names}" if names else ""
+        return f"{describe(name)} is a folder, not a file{hint}"
     return f"{describe(name)} does not exist{_similar_file(path)}"
 
 

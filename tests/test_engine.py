@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny
 import torch
+import yaml
 from harnessrl.agents.policy import PromptError, Request, Sample
 from harnessrl.specs.schema import LocalEngine
 from harnessrl.trainer.local import decode as decode_module
@@ -117,6 +119,21 @@ def test_the_limit_itself_is_allowed(tiny_model: Path) -> None:
     make(tiny_model, max_prompt_tokens=n).check_prompt(PROMPTS[0])
     with pytest.raises(PromptError, match=f"has {n} tokens"):
         make(tiny_model, max_prompt_tokens=n - 1).check_prompt(PROMPTS[0])
+
+
+def test_all_tasks_that_are_too_long_are_told_at_once(small: tiny.Paths) -> None:
+    """Before anything is loaded, by `validate`; and by `train`."""
+    file = small.folder / "texts" / "animals.yaml"
+    content = yaml.safe_load(file.read_text())
+    content["train"][1]["prompt"] = "dog " * 300
+    content["train"][3]["prompt"] = "word " * 200
+    file.write_text(yaml.safe_dump(content))
+    for command in ("validate", "train"):
+        done = tiny.invoke(command, small.spec)
+        assert done.exit_code == 2
+        told = " ".join(done.output.split())
+        assert "2 of 4 training tasks cannot be shown, first dog: a prompt has" in told
+        assert "set engine.max_prompt_tokens to that or more" in told
 
 
 # --- training -------------------------------------------------------------------------------------

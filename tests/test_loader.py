@@ -371,10 +371,12 @@ def test_a_regular_expression_too_deep_for_its_compiler() -> None:
 
 def test_files_that_cannot_be_read() -> None:
     Path("folder.yaml").mkdir()
+    Path("rows.jsonl").touch()
     for name, message in {
         "tusks.yaml": "the file does not exist (did you mean tasks.yaml?)",
         "no/such.yaml": "the file does not exist",
         "folder.yaml": "this is a folder, not a file",
+        "rows.jsonl": "a .jsonl file holds rows of data (`harnessrl data` looks at it); this takes YAML",
         "tasks.yaml/x.yaml": "the file cannot be read: Not a directory",
         "a\0b": "the file cannot be read: embedded null byte",
     }.items():
@@ -511,6 +513,11 @@ def test_problems_of_overrides() -> None:
 def test_task_files_must_be_files() -> None:
     Path("sub.yaml").mkdir()
     text = SPEC.replace("[tasks.yaml]", '\n  - tasks.yaml\n  - "sub.yaml"\n  - ""\n  - "a\\0b"\n')
+    Path("suite").mkdir()
+    Path("suite/train.jsonl").touch()
+    assert spec_problems(SPEC.replace("[tasks.yaml]", "[suite]")) == [
+        "run.yaml:4:11: tasks.files[0]: suite is a folder, not a file; name its files: suite/train.jsonl"
+    ]
     assert spec_problems(text) == [
         'run.yaml:6:5: tasks.files[1]: "sub.yaml" is a folder, not a file',
         'run.yaml:7:5: tasks.files[2]: "" is a folder, not a file',

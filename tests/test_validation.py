@@ -116,7 +116,9 @@ def test_a_run_evaluates_and_keeps_the_best(small: tiny.Paths) -> None:
     assert about == {name: best[name] for name in ("reward", "quality")} | {"steps": best["steps_done"]}
     assert f"best {best['reward']:.2f} after {best['steps_done']} steps" in done.output
     assert not (small.run / "best" / "optimizer").exists()
-    assert "best/policy" in (small.run / "report.html").read_text()
+    report = (small.run / "report.html").read_text()
+    assert "best/policy" in report
+    assert "Validation tasks: seed-rubric reward" in report
     totals = next(event for event in events if event["type"] == "run_finished")["rollouts"]
     assert totals["evaluate"] == 4 * 2 * 2
 

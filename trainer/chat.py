@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..agents.policy import PromptError
+from ..prompts import fullest_prompt
+from ..specs.harness import HarnessState
 
 
 class Chat:
@@ -36,5 +39,28 @@ class Chat:
         if n > self.max_prompt_tokens:
             raise PromptError(
                 f"a prompt has {n} tokens; engine.max_prompt_tokens is "
-                f"{self.max_prompt_tokens}: {prompt[:80]!r}"
+                f"{self.max_prompt_tokens}: {prompt[:80]!r}",
+                n,
             )
+
+
+def check_task_prompts(check: Callable[[str], None], harness: HarnessState) -> None:
+    """Raises `PromptError` for all training tasks, with their guidance, that `check` refuses."""
+    refused: dict[str, PromptError] = {}
+    for task_id in harness.tasks:
+        try:
+            check(fullest_prompt(harness, task_id))
+        except PromptError as error:
+            refused[task_id] = error
+    if not refused:
+        return
+    first = next(iter(refused))
+    told = f"{len(refused)} of {len(harness.tasks)} training tasks cannot be shown, first {first}: "
+    told += str(refused[first])
+    longest = max(one.tokens or 0 for one in refused.values())
+    if longest:
+        told += (
+            f" (the longest has {longest}: set engine.max_prompt_tokens to that or more, or leave long "
+            "prompts out of a mix with filters.max_prompt_words)"
+        )
+    raise PromptError(told, longest or None)

@@ -15,8 +15,9 @@ from ..specs.schema import RunSpec
 
 PROMPT = "Say what a good walk is like, in a sentence or two."
 SAMPLES = 4
-#: Mean difference of log-probabilities (nats a token) that bf16 may make; other weights make more.
-TOLERANCE = 0.05
+#: Mean difference of log-probabilities (nats a token) that bf16 may make (0.05 for SmolLM2 on a CPU);
+#: another model's are 0.5 and more.
+TOLERANCE = 0.1
 
 
 def look_at_policy(spec: RunSpec) -> Iterator[Finding]:

@@ -36,14 +36,15 @@ def probe_run(
     accuracy = audit(asked) if asked is not None and spec.logging.probe_samples else None
     for split, members in splits:
         if members and spec.logging.probe_samples:
-            say(f"probing {len(members)} {split} tasks {when} training")
+            samples = spec.logging.probe_samples
+            say(f"probing {len(members)} {split} tasks {when} training, {samples} rollouts each")
             found = probe(
                 CountedPolicy(parts.policy, parts.usage, "probe"),
                 parts.scorer,
                 members,
                 split,
                 when,
-                spec.logging.probe_samples,
+                samples,
                 spec.seed,
                 step=-1 if when == "before" else spec.engine.steps,
                 harness_version=parts.controller.harness.version,

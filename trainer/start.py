@@ -29,15 +29,15 @@ from ..agents.usage import CountedPolicy, Usage
 from ..memory.events import EventLog, before_step, complete_lines, fold_versions, read_jsonl, read_log
 from ..memory.files import write_atomic
 from ..memory.index import MemoryIndex
-from ..memory.records import AnyRecord, Evaluation, Probe, Resumed, RunStarted, StepSummary
+from ..memory.records import AnyRecord, Evaluation, Probe, Resumed, StepSummary
 from ..memory.rollouts import RolloutStore
-from ..prompts import fullest_prompt
 from ..specs.engines import LocalEngine as LocalSpec
 from ..specs.engines import SimEngine as SimSpec
 from ..specs.harness import HarnessState
 from ..specs.harnessfile import to_file
 from ..specs.loader import dump_yaml
 from ..specs.schema import RunSpec
+from .chat import check_task_prompts
 from .controller import Controller
 from .data.load import Tasks
 from .engine import TrainingEngine
@@ -48,6 +48,7 @@ from .requests import handed_in
 from .runfolder import RunFolder, latest_checkpoint
 from .sim.engine import SimEngine
 from .slots import Runner, judge_now
+from .stored import run_started
 from .tensorboard import Scalars
 
 
@@ -107,8 +108,7 @@ def assemble(
     `judge` runs the judging of complete groups. Raises `PromptError`, `KeyMissingError`.
     """
     with contextlib.ExitStack() as stack:
-        for task_id in tasks.train:
-            policy.check_prompt(fullest_prompt(past.versions[-1], task_id))
+        check_task_prompts(policy.check_prompt, past.versions[-1])
         judge_role = _judge(spec, past.usage, run, stack)
         oracle = _oracle(spec, past.usage, run, stack)
         scorer = Scorer(spec.oracle, past.usage, spec.reward.max_dropped, judge_role, oracle)
@@ -185,17 +185,7 @@ def begin_or_resume(
 
 
 def _beginning(log: EventLog, recipe: str, spec: RunSpec, tasks: Tasks, run: RunFolder) -> Past:
-    started = RunStarted(
-        id="run",
-        step=-1,
-        harness_version=0,
-        name=run.root.name,
-        seed=spec.seed,
-        recipe=recipe,
-        task_ids=list(tasks.train),
-        harness=tasks.start,
-        guidance=list(spec.interfaces.g.start),
-    )
+    started = run_started(run.root.name, recipe, spec, tasks)
     log.append([started])
     versions = fold_versions(tasks.train, [started])
     _exporter(run)(versions[0])

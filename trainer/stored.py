@@ -9,7 +9,7 @@ from typing import Any
 
 from ..memory.events import fold_versions, read_log
 from ..memory.files import write_atomic
-from ..memory.records import RunFinished
+from ..memory.records import RunFinished, RunStarted
 from ..specs.errors import Steps, dotted
 from ..specs.loader import TEMPLATES, dump_yaml, load_harness_file, load_run_spec
 from ..specs.schema import RunSpec
@@ -33,6 +33,21 @@ class Stored:
     recipe: str
     with_probe: bool
     finished: bool
+
+
+def run_started(name: str, recipe: str, spec: RunSpec, tasks: Tasks) -> RunStarted:
+    """A log's first record, of which version 0 of the harness follows."""
+    return RunStarted(
+        id="run",
+        step=-1,
+        harness_version=0,
+        name=name,
+        seed=spec.seed,
+        recipe=recipe,
+        task_ids=list(tasks.train),
+        harness=tasks.start,
+        guidance=list(spec.interfaces.g.start),
+    )
 
 
 def write_start(run: RunFolder, spec: RunSpec, tasks: Tasks, provenance: dict[str, Any]) -> None:

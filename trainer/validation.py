@@ -49,8 +49,8 @@ class Validation:
         self, steps_done: int, training_reward: float | None, say: Callable[[str], None]
     ) -> Evaluation:
         """Evaluate now, with the same draws each time: only the policy differs. Raises `OSError`."""
-        say(f"evaluating on {len(self.tasks)} validation tasks")
         samples = self.spec.logging.validation_samples
+        say(f"evaluating on {len(self.tasks)} validation tasks, {samples} rollouts each")
         found = look(self.policy, self.parts.scorer, self.tasks, samples, self.spec.seed, "evaluate")
         record = Evaluation(
             id=f"v-{steps_done:06d}",

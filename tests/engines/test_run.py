@@ -44,8 +44,8 @@ STEPS, SLOTS, GROUP, EVERY = 6, 4, 4, 2
 LIMIT = 500  # seconds for each start
 SPEC = """
 name: engines
-seed: 1
-tasks: {{files: [texts/animals.yaml, texts/apart.yaml]}}
+seed: 2
+tasks: {{files: [texts/animals.yaml, texts/more.yaml]}}
 roles: {{policy: {{model: {model}}}}}
 interfaces: {{p: {{min_effective_tasks: 1.5, paused_weight: 0.02, redraws: 2}}}}
 evolver:
@@ -64,7 +64,14 @@ engine:
   kl_coef: 0.01
 logging: {{folder: {runs}, checkpoint_every: 2, probe_samples: 2, evaluate_every: 2}}
 """
-APART = """
+#: A task whose rewards always tie, and one that is set apart. With seed 2 the first step draws `fox`,
+#: `words`, `letters` and `tie`.
+MORE = """
+train:
+  - id: tie
+    domain: animals
+    prompt: Write about a tie.
+    rubric: [{text: The end., points: 1, check: {kind: mentions, terms: [no response has this]}}]
 validation:
   - id: owl
     domain: animals
@@ -134,7 +141,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("engines")
     model = tiny.build_tiny_model(folder / "model")
     tiny.write_spec(folder, model)
-    (folder / "texts" / "apart.yaml").write_text(APART)
+    (folder / "texts" / "more.yaml").write_text(MORE)
     spec = folder / "engines.yaml"
     spec.write_text(SPEC.format(model=model, runs=folder / "runs", kind="openrlhf"))
     script = folder / "run.sh"
@@ -201,6 +208,11 @@ def updates(run: Run) -> dict[str, int]:
     return {update.interface: record.harness_version for record in by_people for update in record.updates}
 
 
+def drawn_first(folder: RunFolder) -> set[str]:
+    """The tasks of the first step, those of groups that were set aside among them."""
+    return {r["task_id"] for r in tiny.rows(folder.events) if r["type"] == "group" and r["step"] == 0}
+
+
 def test_it_comes_to_its_end_after_a_kill(run: Run) -> None:
     records = run.records
     assert isinstance(records[-1], RunFinished)
@@ -244,7 +256,7 @@ def test_p_g_and_c_changed_while_it_trained(run: Run) -> None:
 
 def test_p_acted_on_what_openrlhf_rolled_out(run: Run) -> None:
     tasks = {step: [group.task_id for group in groups] for step, groups in run.groups().items()}
-    assert "fox" in tasks[0]
+    assert "fox" in drawn_first(run.folder)
     later = [task for step in range(1, STEPS) for task in tasks[step]]
     assert later.count("fox") <= 1
     assert len(later) == (STEPS - 1) * SLOTS
@@ -321,18 +333,15 @@ def test_the_same_spec_on_the_local_engine_leaves_the_same(run: Run) -> None:
     assert types[0] - types[1] <= {"no_proposal"}  # what the evolver finds is each run's own
     headings = [re.findall(r"<h2[^>]*>(.*?)</h2>", f.report.read_text()) for f in (local, run.folder)]
     assert headings[0] == headings[1]
-    # The first step's tasks and guidance depend on the seed alone.
-    first = [
-        [r["task_id"] for r in tiny.rows(f.events) if r["type"] == "group" and r["step"] == 0]
-        for f in (local, run.folder)
-    ]
-    assert first[0] == first[1]
+    # What the first step draws depends on the seed alone; which of it ties does not.
+    for folder_ in (local, run.folder):
+        assert {"fox", "words", "letters", "tie"} <= drawn_first(folder_)
 
 
 def test_openrlhf_trained_on_what_was_redrawn(run: Run) -> None:
     """Its mean reward (above) is that of the groups that stand; here, that some were redrawn at all."""
     rows = tiny.rows(run.folder.metrics)
-    assert sum(row["redrawn"] for row in rows) > 0
+    assert rows[0]["redrawn"] > 0, "`tie` has no rewards that differ"
     aside = [r for r in run.records if isinstance(r, Group) and r.set_aside]
     assert len(aside) == sum(row["redrawn"] for row in rows)
     assert all(group.collapse.startswith("collapsed") for group in aside)

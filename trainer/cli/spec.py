@@ -16,10 +16,15 @@ if TYPE_CHECKING:
 
     from ...agents.scoring.preflight import Finding
     from ...specs.schema import RunSpec
+    from ..data.load import Tasks
 
 SPECS = Path(__file__).parent.parent.parent / "specs"
 #: What `init` copies: the quickstart, its tasks, and the schemas that their first lines name.
 STARTER = ("quickstart.yaml", "tasks/starter.yaml", "harness.schema.json", "tasks.schema.json")
+
+
+#: Tokens that a chat template may add to a prompt.
+TEMPLATE_TOKENS = 100
 
 
 class SchemaOf(StrEnum):
@@ -76,10 +81,40 @@ def validate(
     typer.echo(f"{spec}: {len(tasks.train)} training tasks, {len(tasks.held_out)} held out{validation}")
     for line in advice(loaded.spec, tasks):
         typer.echo(line)
+    _check_task_prompts(loaded.spec, tasks)
     if flags:
         typer.echo(flags)
     if preflight:
         _preflight(loaded.spec)
+
+
+def _check_task_prompts(spec: RunSpec, tasks: Tasks) -> None:
+    """Exit with 2 if the policy could not be shown a task; say so if its tokenizer is not here yet."""
+    from ...agents.policy import PromptError
+    from ...memory.events import fold_versions
+    from ...prompts import fullest_prompt
+    from ..chat import Chat, check_task_prompts
+    from ..local.model import tokenizer_at_hand
+    from ..stored import run_started
+
+    if spec.engine.kind == "sim":
+        return
+    (harness,) = fold_versions(tasks.train, [run_started(spec.name, "", spec, tasks)])
+    longest = max(len(fullest_prompt(harness, task_id).encode()) for task_id in harness.tasks)
+    limit = spec.engine.max_prompt_tokens
+    if longest + TEMPLATE_TOKENS <= limit:
+        return  # a token is a byte or more: no need to load a tokenizer, which takes seconds
+    folder = tokenizer_at_hand(spec.roles.policy.model)
+    if folder is None:
+        model = spec.roles.policy.model
+        typer.echo(f"engine.max_prompt_tokens: not checked, the tokenizer of {model} is not here yet")
+        return
+    from transformers import AutoTokenizer
+
+    try:
+        check_task_prompts(Chat(AutoTokenizer.from_pretrained(folder), limit).check_prompt, harness)
+    except PromptError as error:
+        fail(str(error), BAD_INPUT)
 
 
 def _preflight(spec: RunSpec) -> None:

@@ -80,6 +80,18 @@ def cache_folder() -> Path:
     return Path(base).expanduser() / "harnessrl"
 
 
+def tokenizer_at_hand(model: str) -> Path | None:
+    """A folder with the policy's tokenizer, if it is on this machine already."""
+    if model == WHEEL_NAME:
+        return wheel_folder() if (wheel_folder() / "COMPLETE").is_file() else None
+    if (folder := Path(model).expanduser()).is_dir():
+        return folder
+    from huggingface_hub import try_to_load_from_cache
+
+    file = try_to_load_from_cache(model, "tokenizer_config.json")
+    return Path(file).parent if isinstance(file, str) else None
+
+
 def wheel_folder() -> Path:
     """Where the model of the package index is, once it has been fetched and converted."""
     return cache_folder() / f"smollm2-{WHEEL_SHA256[:12]}"

@@ -46,6 +46,10 @@ class Header:
         return "finished" if self.finished else "not finished (interrupted, or still running)"
 
 
+#: A measurement of some tasks, or none.
+Measured = Probe | Evaluation | None
+
+
 @dataclass(frozen=True)
 class Change:
     """A mean before and after. `spread` is two standard errors of the change over tasks."""
@@ -180,19 +184,27 @@ def probes(data: RunData) -> list[ProbeSplit]:
         before, after = found.get((split, "before")), found.get((split, "after"))
         if before is None and after is None:
             continue
-        tasks = _probe_tasks(before, after)
-        out.append(
-            ProbeSplit(
-                name=name,
-                samples=" / ".join(count(p.samples) for p in (before, after) if p),
-                reward=_change(before, after, "reward", [task.reward for task in tasks]),
-                quality=_change(before, after, "quality", [task.quality for task in tasks]),
-                words=Change(before.words if before else None, after.words if after else None),
-                tasks=tasks,
-                audit=_audit(before, after),
-            )
-        )
+        out.append(_compared(name, before, after, _audit(before, after)))
     return out
+
+
+def _validated(data: RunData) -> list[ProbeSplit]:
+    """The first and the last evaluation on validation tasks, as a probe; [] where there are no two."""
+    scored = [one for one in data.of(Evaluation) if one.reward is not None]
+    return [_compared("Validation", scored[0], scored[-1])] if len(scored) > 1 else []
+
+
+def _compared(name: str, before: Measured, after: Measured, audit: str | None = None) -> ProbeSplit:
+    tasks = _probe_tasks(before, after)
+    return ProbeSplit(
+        name=name,
+        samples=" / ".join(count(p.samples) for p in (before, after) if p),
+        reward=_change(before, after, "reward", [task.reward for task in tasks]),
+        quality=_change(before, after, "quality", [task.quality for task in tasks]),
+        words=Change(before.words if before else None, after.words if after else None),
+        tasks=tasks,
+        audit=audit,
+    )
 
 
 def sentences(
@@ -204,8 +216,10 @@ def sentences(
     out += [_split_sentence(split) for split in compared]
     if not compared:
         out.append(
-            "There is no probe from both before and after, so the policy's change cannot be stated."
+            "There is no probe from both before and after, so the policy's change on the tasks that it "
+            "was trained on cannot be stated."
         )
+    out += [_split_sentence(split) for split in _validated(data)]
     if head.oracle is False or (compared and all(s.quality.change is None for s in compared)):
         out.append(
             "There is no oracle verdict: whether more reward meant better responses cannot be judged."
@@ -280,7 +294,7 @@ def _signal_sentence(steps: Sequence[StepMetrics]) -> list[str]:
     ]
 
 
-def _probe_tasks(before: Probe | None, after: Probe | None) -> list[ProbeTask]:
+def _probe_tasks(before: Measured, after: Measured) -> list[ProbeTask]:
     old, new = before.per_task if before else {}, after.per_task if after else {}
     absent = (None, None)
     return [
@@ -305,7 +319,7 @@ def _audit(before: Probe | None, after: Probe | None) -> str | None:
     return f"Of pairs whose better response is beyond doubt the oracle saw {' and '.join(shares)}."
 
 
-def _change(before: Probe | None, after: Probe | None, field: str, tasks: Sequence[Change]) -> Change:
+def _change(before: Measured, after: Measured, field: str, tasks: Sequence[Change]) -> Change:
     paired = [task.change for task in tasks if task.change is not None]
     spread = None
     if len(paired) >= _MIN_TASKS:

@@ -56,7 +56,7 @@ def for_evaluation_only(task: Task) -> bool:
 
 
 def _plain(name: str) -> str:
-    return regex.sub(r"[^\p{L}\p{N}]", "", name.rsplit("/", 1)[-1].casefold())
+    return str(regex.sub(r"[^\p{L}\p{N}]", "", name.rsplit("/", 1)[-1].casefold()))
 
 
 def recognised(row: dict[str, Any]) -> Converter | None:
