@@ -189,7 +189,9 @@ def _manifest(mix: Mix, files: dict[str, Any]) -> dict[str, Any]:
             name: {
                 "converter": read.spec.converter,
                 "licence": read.spec.licence,
+                "stated_licence": read.stated_licence,
                 "place": read.place or None,
+                "revision": read.revision,
                 "missing": read.missing or None,
                 "files": read.files,
                 "read": read.rows,

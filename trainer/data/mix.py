@@ -42,6 +42,10 @@ class Read:
 
     spec: Source
     place: str = ""
+    revision: str | None = None
+    """Of the hub: the commit that was read."""
+    stated_licence: str | None = None
+    """Of the hub: what the data set's card states."""
     files: dict[str, str] = field(default_factory=dict)
     """Name of each file and the SHA-256 of its bytes."""
     missing: str = ""
@@ -120,7 +124,8 @@ def assemble(
             read.missing = str(error)
             progress(f"{name}: not had: {error}")
             continue
-        read.place = found.place
+        read.place, read.revision = found.place, found.revision
+        read.stated_licence = found.stated_licence
         for file in found.files:
             read.files[file.name] = sha256_of(file)
         _read_source(mix, name, read, found.files)
