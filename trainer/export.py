@@ -1,4 +1,4 @@
-"""A harness version as files that start another run: the spec, the tasks, and what is changed about them."""
+"""A harness version as files that start another run: spec, tasks, and what is changed about them."""
 
 from __future__ import annotations
 

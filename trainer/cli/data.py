@@ -153,7 +153,7 @@ def validate(
     offline: OfflineOption = False,
     every: Annotated[bool, typer.Option("--all", help=f"Not only the first {SHOWN} of a kind.")] = False,
 ) -> None:
-    """What is wrong with rows and tasks: unusable rows, signs, duplicates, mojibake, lengths. Exits with 1.
+    """What looks wrong: rows of no use, signs, duplicates, mojibake, lengths. Exits with 1 if anything.
 
     Example: harnessrl data validate my-rows.jsonl
     """

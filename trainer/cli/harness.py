@@ -184,7 +184,7 @@ def export(
 ) -> None:
     """Write a spec that starts a new run from this harness: spec.yaml, tasks.yaml, harness.yaml.
 
-    Tasks of data sets that state no licence are left out, since a folder that is taken elsewhere is passed on.
+    Tasks of data sets that state no licence are left out: what is taken elsewhere is passed on.
 
     Example: harnessrl harness export runs/quickstart --to evolved
     """

@@ -18,8 +18,8 @@ LONG_PROMPT = 2000  # words
 _REPLACED = regex.compile("\ufffd")  # what a lenient decoder writes for bytes that are no text
 _BLAMES = regex.compile(
     r"^(?:the (?:response|answer) )?"
-    r"(?:fail(?:s|ed|ing|ure)? to|does not|doesn['\u2019]t|neglect(?:s|ed|ing)|omi(?:ts|tted|tting|ssion of)"
-    r"|(?:no|not|without) mention(?:ing)?|lack(?:s|ing|s? of)|overlook(?:s|ed|ing)"
+    r"(?:fail(?:s|ed|ing|ure)? to|does not|doesn['\u2019]t|neglect(?:s|ed|ing)|omi(?:ts|tted|tting)"
+    r"|omission of|(?:no|not|without) mention(?:ing)?|lack(?:s|ing| of)|overlook(?:s|ed|ing)"
     r"|incorrectly|wrongly|misstat(?:es|ed|ing))\b",
     regex.I,
 )

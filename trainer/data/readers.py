@@ -118,7 +118,7 @@ def _jsonl(path: Path) -> Iterator[RawRow]:
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """The lines of a file and their sizes; of one that is too large only a part, so that it fits memory."""
+    """The lines of a file and their sizes; of one that is too large only a part, to fit into memory."""
     first = file.read(len(BOM))
     file.seek(len(BOM) if first == BOM else 0)
     while line := file.readline(MAX_ROW + 2):
@@ -194,6 +194,7 @@ def _csv(path: Path) -> Iterator[RawRow]:
         columns = len(reader.fieldnames or ())
     except csv.Error as error:
         raise SpecError([Problem(str(path), 1, 1, "", f"not CSV: {error}")]) from None
+    lines = reader.reader  # whose count is right after an error, too
     while True:
         try:
             row = next(reader)
@@ -203,11 +204,11 @@ def _csv(path: Path) -> Iterator[RawRow]:
             message = f"not CSV: {error}"
         else:
             if None not in row and None not in row.values():
-                yield RawRow(f"{path}:{reader.line_num}", reader.line_num, dict(row))
+                yield RawRow(f"{path}:{lines.line_num}", lines.line_num, dict(row))
                 continue
             message = f"has not the {columns} columns that the first line names"
-        problem = Problem(str(path), reader.line_num, 1, "", message)
-        yield RawRow(f"{path}:{reader.line_num}", reader.line_num, problem)
+        problem = Problem(str(path), lines.line_num, 1, "", message)
+        yield RawRow(f"{path}:{lines.line_num}", lines.line_num, problem)
 
 
 def _parquet(path: Path) -> Iterator[RawRow]:

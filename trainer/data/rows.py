@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
 
 from ...agents.scoring.plugins import fault
 from ...specs.loader import SpecError
@@ -56,8 +57,9 @@ def read_rows(path: Path, read_on: bool = False) -> Iterator[Row]:
 def unwritable(task: AnyTask) -> str | None:
     """Why a task that was read cannot be written as a line of JSON, or None."""
     try:
-        plain = task.model_dump(mode="json", exclude_defaults=True)
-        line = json.dumps(plain, ensure_ascii=False, allow_nan=False)
+        # Not in the mode `json`, which makes nulls of numbers that are not finite.
+        plain = task.model_dump(exclude_defaults=True)
+        line = json.dumps(plain, ensure_ascii=False, allow_nan=False, default=to_jsonable_python)
         line.encode()
     except UnicodeEncodeError:
         return "half of a surrogate pair is not text"
