@@ -221,7 +221,8 @@ def _rows(path: Path, folder: list[Path] | None, offline: bool) -> list[Row]:
 
     if is_mix(path):
         built = _assemble(path, folder, offline)
-        tasks = [*built.train, *built.held_out, *(task for some in built.ood.values() for task in some)]
+        tasks: list[AnyTask] = [*built.train, *built.held_out]
+        tasks += [task for some in built.ood.values() for task in some]
         bad = [left for left in built.left_out if left.fate in ("malformed", "refused")]
         return [
             *(Row(task.source, task) for task in tasks),

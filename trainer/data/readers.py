@@ -48,9 +48,9 @@ def read_raw(path: Path) -> Iterator[RawRow]:
         raise SpecError([Problem(str(path), 1, 1, "", message)])
     try:
         for raw in reader(path):
-            if isinstance(raw.fields, dict) and (message := _beyond_limits(raw.fields)):
+            if isinstance(raw.fields, dict) and (told := _beyond_limits(raw.fields)):
                 line, name = (1, f"[{raw.number}]") if raw.where.endswith("]") else (raw.number, "")
-                raw = replace(raw, fields=Problem(str(path), line, 1, name, message))
+                raw = replace(raw, fields=Problem(str(path), line, 1, name, told))
             yield raw
     except OSError as error:
         message = f"the file cannot be read: {error.strerror}"

@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 from ...agents.scoring.plugins import fault
 from ...specs.loader import SpecError
 from ...specs.ood import OodTask
-from ...specs.tasks import HeldOutTask, TrainTask
+from ...specs.tasks import HeldOutTask, Task, TrainTask
 from .converters import CONVERTERS, recognised
 from .converters.common import converted, is_text, safe_id, why
 from .readers import RawRow, read_raw
@@ -54,7 +54,7 @@ def read_rows(path: Path, read_on: bool = False) -> Iterator[Row]:
             raise SpecError([raw.fields])
 
 
-def unwritable(task: AnyTask) -> str | None:
+def unwritable(task: Task) -> str | None:
     """Why a task that was read cannot be written as a line of JSON, or None."""
     try:
         # Not in the mode `json`, which makes nulls of numbers that are not finite.

@@ -38,7 +38,9 @@ def _researchqa(row: Row, key: str | None) -> TrainTask:
     """Items are questions about the response, all of one weight; citations are kept with the origin."""
     rubric = [
         Criterion(
-            text=item["rubric_item"], points=1.0, tags=tuple(f"type:{kind}" for kind in item["type"])
+            text=item["rubric_item"],
+            points=1.0,
+            tags=tuple(f"type:{kind}" for kind in item["type"]) or None,
         )
         for item in row["rubric"]
     ]
