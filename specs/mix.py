@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from .errors import PlacedError
-from .tasks import AtLeastOne, Many, Strict
+from .tasks import AtLeastOne, Licence, Many, Strict
 
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(gt=0.0)]
@@ -71,7 +71,7 @@ class Source(Strict):
 
     converter: str
     """Whose schema its rows have: `harnessrl data sources` lists them. `tasks`: this project's own."""
-    licence: str | None = None
+    licence: Licence | None = None
     """The licence that its owners state. Without one, its tasks are used but kept apart from the rest."""
     places: AtLeastOne[Place]
     """Where to look for it; the first place that has it counts."""
@@ -135,10 +135,10 @@ class MixSpec(Strict):
     """Folders with local files, relative to this file; `--folder` names more, which go first."""
     sources: dict[str, Source]
     """The data sets by name."""
-    domains: Annotated[dict[str, Domain], Field(min_length=1)]
+    domains: dict[str, Domain] = Field(default_factory=dict)
     """The domains by name."""
     ood: dict[str, OodSet] = Field(default_factory=dict)
-    """The evaluation-only sets by name."""
+    """The evaluation-only sets by name. A mix has one of them or a domain, or both."""
     duplicates: Duplicates = Duplicates()
     """What counts as a near-duplicate."""
     balance: Balance = Balance()
@@ -155,6 +155,8 @@ class MixSpec(Strict):
 
     @model_validator(mode="after")
     def _names_are_known(self, info: ValidationInfo) -> MixSpec:
+        if not (self.domains or self.ood):
+            raise PlacedError(("domains",), "a mix needs a domain, or a set under `ood`")
         self._converters_fit(info.context or {})
         trained: dict[str, str] = {}
         for name, domain in self.domains.items():

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import regex
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -73,6 +74,21 @@ PluginFault = Callable[[str, Mapping[str, Any] | None], str | None]
 #: A YAML list, kept as a tuple. (Strict mode would take tuples only; the items stay strict.)
 Many = Annotated[tuple[T, ...], Field(strict=False)]
 AtLeastOne = Annotated[tuple[T, ...], Field(strict=False, min_length=1)]
+#: What some write where there is no licence. Such a task must not pass for one that has a licence.
+NO_LICENCE = frozenset(
+    ("n/a", "no license", "no licence", "none", "none stated", "null", "unknown", "unlicensed")
+)
+
+
+def _is_a_licence(value: str) -> str:
+    plain = value.strip()
+    if plain != value or not any(c.isalnum() for c in value) or plain.casefold() in NO_LICENCE:
+        raise ValueError("must name a licence, without blanks around it; none stated: leave the key out")
+    return value
+
+
+#: The name of a licence, such as `CC-BY-4.0`.
+Licence = Annotated[str, AfterValidator(_is_a_licence)]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
@@ -356,7 +372,7 @@ class Task(Strict):
     """A known good response, shown to the oracle alone. Guidance that repeats it is refused as a leak."""
     source: str = "starter"
     """Where the task comes from."""
-    licence: str | None = None
+    licence: Licence | None = None
     """The licence that its source states; without one, a built mix keeps the task apart."""
     origin: Origin | None = None
     """Its row in the source."""

@@ -455,6 +455,136 @@ def test_a_criterion_listed_several_times_keeps_its_weight(rubrics: list[Row], t
     assert [c.points for c in task.rubric] == [times * entry["points"] for entry in rubrics]
 
 
+NUMBER = st.integers(-10, 10).filter(bool) | st.floats(allow_nan=False, allow_infinity=False).filter(bool)
+IDS = st.integers(-(10**18), 10**18)
+WORD = TEXT.filter(str.strip)
+CHECKLIST = dict.fromkeys(("name", "criteria_description", "1-2", "3-4", "5-6", "7-8", "9-10"), TEXT)
+LEVELS = {"criteria": TEXT, **{f"score{n}_description": TEXT for n in range(1, 6)}}
+INSTRUCTIONS = st.one_of(
+    st.just(("punctuation:no_comma", {})),
+    st.tuples(
+        st.just("keywords:existence"), st.fixed_dictionaries({"keywords": st.lists(TEXT, min_size=1)})
+    ),
+    st.tuples(
+        st.just("length_constraints:number_words"),
+        st.fixed_dictionaries({"num_words": IDS, "relation": TEXT, "keywords": st.none()}),
+    ),
+)
+
+
+def made(**fields: Any) -> st.SearchStrategy[Row]:
+    return st.fixed_dictionaries(
+        {k: v if hasattr(v, "example") else st.just(v) for k, v in fields.items()}
+    )
+
+
+def unique(key: str, items: st.SearchStrategy[Row]) -> st.SearchStrategy[list[Row]]:
+    return st.lists(items, min_size=1, max_size=4, unique_by=lambda item: item[key])
+
+
+@st.composite
+def verl_rows(draw: st.DrawFn, data_source: st.SearchStrategy[str]) -> Row:
+    rubrics = draw(unique("criterion", made(criterion=TEXT, points=NUMBER, tags=TAGS)))
+    reward = {"ground_truth": draw(st.just("") | WORD), "rubrics": rubrics, "style": "rubric"}
+    prompt = draw(TURNS)
+    extra = {"prompt": prompt, "reward_model": reward} | draw(
+        st.fixed_dictionaries({}, optional={"original_id": IDS, "index": IDS})
+    )
+    about = {"data_source": draw(data_source), "ability": draw(TEXT)}
+    return {"prompt": prompt, "reward_model": reward, "extra_info": extra, **about}
+
+
+@st.composite
+def medqa_rows(draw: st.DrawFn) -> Row:
+    options = dict(zip("ABCDE", draw(st.lists(TEXT, min_size=2, max_size=5)), strict=False))
+    letter = draw(st.sampled_from([*options]))
+    answer = {"options": options, "answer": letter, "answer_text": options[letter]}
+    return {"question": draw(TEXT), "meta_info": draw(TEXT), **answer}
+
+
+@st.composite
+def ifeval_rows(draw: st.DrawFn) -> Row:
+    listed = draw(st.lists(INSTRUCTIONS, min_size=1, max_size=4))
+    named = {"instruction_id_list": [name for name, _ in listed], "kwargs": [args for _, args in listed]}
+    return {"key": draw(IDS), "prompt": draw(TEXT), **named}
+
+
+#: Of each set whose rows can be rebuilt: what its rows may be like, in its schema.
+INVENTED: dict[str, tuple[Callable[[Task, Row], Row], st.SearchStrategy[Row]]] = {
+    "researchqa": (
+        researchqa,
+        made(
+            id=TEXT,
+            query=TEXT,
+            general_domain=TEXT,
+            subdomain=TEXT,
+            field=TEXT,
+            date=TEXT,
+            rubric=unique(
+                "rubric_item",
+                st.fixed_dictionaries(
+                    {"rubric_item": TEXT, "type": st.lists(TEXT, max_size=2)},
+                    optional={"citation_metadata": st.dictionaries(TEXT, TEXT, min_size=1, max_size=2)},
+                ),
+            ),
+        ),
+    ),
+    "verl": (verl, verl_rows(TEXT.filter(lambda name: name.casefold() != "verinstruct"))),
+    "verinstruct": (verl, verl_rows(st.just("verinstruct"))),
+    "writingbench": (
+        writingbench,
+        made(
+            index=IDS, query=TEXT, domain1=TEXT, domain2=TEXT, lang=TEXT,
+            checklist=st.lists(made(**CHECKLIST), min_size=1, max_size=4),
+        ),
+    ),
+    "biggen-bench": (
+        biggen,
+        made(
+            id=TEXT, system_prompt=TEXT, input=TEXT, reference_answer=TEXT, capability=TEXT, task=TEXT,
+            instance_idx=IDS, score_rubric=made(**LEVELS),
+        ),
+    ),
+    "medqa": (medqa, medqa_rows()),
+    "pubmedqa": (
+        pubmedqa,
+        made(
+            QUESTION=TEXT, CONTEXTS=st.lists(TEXT), LABELS=st.lists(TEXT), MESHES=st.lists(TEXT),
+            YEAR=st.none() | TEXT, reasoning_required_pred=TEXT, reasoning_free_pred=TEXT,
+            final_decision=st.sampled_from(["yes", "no", "maybe"]), LONG_ANSWER=TEXT,
+        ),
+    ),
+    "ifeval": (instructions, ifeval_rows()),
+    "rolebench": (
+        rolebench,
+        made(role=TEXT, question=TEXT, type=TEXT, generated=st.lists(TEXT, min_size=1, max_size=3)),
+    ),
+    "longbench-write": (longbench, made(prompt=TEXT, length=IDS, type=TEXT)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("source", INVENTED)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_row_can_be_rebuilt_from_its_task(source: str, data: st.DataObject) -> None:
+    restored, rows = INVENTED[source]
+    row = data.draw(rows)
+    key = data.draw(TEXT) if source == "pubmedqa" else None
+    assert recognised(row) is CONVERTERS[source]
+    task = task_of(source, row, key)
+    back = restored(task, row)
+    if "extra_info" in row and "original_id" not in row["extra_info"] and "index" in row["extra_info"]:
+        index, _, said = origin_row(task).rpartition("-")
+        assert len(said) == 12
+        back["extra_info"]["index"] = int(index)
+    elif "extra_info" in row and "index" in row["extra_info"]:
+        back["extra_info"]["index"] = row["extra_info"]["index"]  # it names nothing
+    assert back == row
+    if key is not None:
+        assert origin_row(task) == key
+    assert type(task).model_validate_json(task.model_dump_json(exclude_defaults=True)) == task
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.floats(allow_nan=True) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),

@@ -205,6 +205,48 @@ def test_tasks_without_a_licence_are_used_and_kept_apart(folder: Path) -> None:
     assert files["train.jsonl"]["rows"] == 20 and not any("not-for" in name for name in files)
 
 
+def test_what_is_left_out_of_a_source_without_a_licence_is_kept_apart_too(folder: Path) -> None:
+    """The reason may quote the row."""
+    secret = {"rubric": [{"text": "a secret", "points": 0}]}
+    write_jsonl(folder / "data" / "a.jsonl", [task_row(1), task_row(2, **secret)])
+    write_jsonl(folder / "data" / "b.jsonl", [task_row(3), task_row(4, rubric=[])])
+    sources = {"a": source("a.jsonl", licence=None), "b": source("b.jsonl"), "exam": source("exam.jsonl")}
+    mix = built(mix_file(folder, sources=sources))
+    (one, other) = mix.left_out
+    assert one.reason.startswith("rubric.0.points") and other.reason.startswith("rubric: ")
+    write_folder(mix, folder / "out")
+    for name, line in (("left_out.jsonl", other), ("not-for-export/left_out.jsonl", one)):
+        (written,) = (folder / "out" / name).read_text().splitlines()
+        assert json.loads(written)["reason"] == line.reason
+    assert len(list(read_folder(folder / "out"))) == 5  # tasks alone are read
+    files = write_folder(mix, folder / "all", include_unlicensed=True)["files"]
+    assert files["left_out.jsonl"]["rows"] == 2 and not any("not-for" in name for name in files)
+
+
+def test_no_file_is_empty(folder: Path) -> None:
+    """An evaluation of all sets would stumble over one without rows."""
+    (folder / "data" / "exam.jsonl").unlink()
+    domains = {"d": {"train": 5, "sources": {"a": 1}}}
+    mix = built(mix_file(folder, domains=domains))
+    assert mix.ood == {"exam": []} and not mix.held_out
+    manifest = write_folder(mix, folder / "out")
+    assert {*everything(folder / "out")} == {"train.jsonl", "manifest.json"}
+    assert {*manifest["files"]} == {"train.jsonl"} and manifest["ood"]["exam"]["tasks"] == 0
+
+
+def test_a_mix_may_be_of_evaluation_only_sets_alone(folder: Path) -> None:
+    path = mix_file(folder, domains={})
+    mix = built(path)
+    write_folder(mix, folder / "out")
+    assert {*everything(folder / "out")} == {"ood/exam.jsonl", "manifest.json"}
+    assert len(list(read_folder(folder / "out"))) == 3
+    text = path.read_text().replace("domains: {}\n", "")
+    path.write_text(text)
+    assert built(path).spec == mix.spec
+    done = tiny.invoke("data", "stats", path, "--tokenizer", "words")
+    assert done.exit_code == 0 and "| exam | 3 |" in done.stdout
+
+
 def test_what_cannot_be_had_is_missing_and_the_others_make_up_for_it(folder: Path) -> None:
     (folder / "data" / "b.jsonl").unlink()
     mix = built(mix_file(folder))
@@ -309,6 +351,11 @@ def test_a_mix_that_calls_it_otherwise_hides_nothing(folder: Path, tmp_path: Pat
     [
         ({"sauces": {}}, "sauces", "unknown key sauces (did you mean sources?)"),
         ({"seed": -1}, "seed", "greater than or equal to 0"),
+        ({"domains": {}, "ood": {}}, "domains", "a mix needs a domain, or a set under `ood`"),
+        *(
+            ({"sources": {"a": source("a", licence=name)}}, "sources.a.licence", "must name a licence")
+            for name in ("", " ", " MIT", "-", "None", "unknown")
+        ),
         (
             {"ood": {"exam": {"source": "a", "domain": "d", "tasks": 3}}},
             "ood.exam.source",

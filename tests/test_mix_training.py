@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import tiny
 import yaml
+from harnessrl.specs.tasks import Criterion, TrainTask
 from harnessrl.trainer import train
 from harnessrl.trainer.data.folder import read_folder
+from harnessrl.trainer.data.lint import findings
 from scripted_endpoint import ScriptedEndpoint, judging
 from tiny import data_file
 
@@ -237,6 +239,36 @@ def test_findings_are_told_with_a_suggestion(tmp_path: Path) -> None:
     path.write_text(rows[0] + "\n")
     done = tiny.invoke("data", "validate", path)
     assert done.exit_code == 0 and done.output == "1 tasks, 0 findings\n"
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252"])
+@pytest.mark.parametrize("text", ["Grüße aus Köln", "你好", "При", "“Ça va”, déjà"])
+def test_text_that_was_read_in_the_wrong_encoding_is_found(text: str, encoding: str) -> None:
+    spoilt = text.encode().decode(encoding, errors="replace")
+    rubric = (Criterion(text="Is kind.", points=1.0),)
+    for part in (spoilt, f"Please translate {spoilt} for me."):
+        task = TrainTask(id="t", domain="d", prompt=part, rubric=rubric)
+        (found,) = findings([task])
+        assert found.kind == "mojibake" and found.detail.startswith("prompt: ")
+    assert not list(findings([TrainTask(id="t", domain="d", prompt=text, rubric=rubric)]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "No mention of dose",
+        "Omitting the dose",
+        "Failure to name it",
+        "The response lacks a dose",
+        "Lack of x",
+    ],
+)
+def test_a_fault_that_earns_points_is_found(text: str) -> None:
+    rubric = [Criterion(text=text, points=points) for points in (1.0, -1.0)]
+    for criterion, n in zip(rubric, (1, 0), strict=True):
+        other = Criterion(text="Is kind.", points=1.0)
+        task = TrainTask(id="t", domain="d", prompt="Hm", rubric=(other, criterion))
+        assert [found.kind for found in findings([task])] == ["contradictory signs"] * n
 
 
 def test_the_real_rows_have_few_findings() -> None:

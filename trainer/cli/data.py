@@ -153,15 +153,16 @@ def validate(
     offline: OfflineOption = False,
     every: Annotated[bool, typer.Option("--all", help=f"Not only the first {SHOWN} of a kind.")] = False,
 ) -> None:
-    """What looks wrong with tasks that can be read: signs, duplicates, mojibake, lengths. Exits with 1.
+    """What looks wrong: rows of no use, signs, duplicates, mojibake, lengths. Exits with 1 if anything.
 
     Example: harnessrl data validate my-rows.jsonl
     """
-    from ..data.lint import Finding, findings
+    from ..data.lint import Finding, findings, unusable
 
-    tasks = _tasks(path, folder, offline)
+    rows = _rows(path, folder, offline)
+    tasks = [row.task for row in rows if not isinstance(row.task, str)]
     kinds: dict[str, list[Finding]] = {}
-    for finding in findings(tasks):
+    for finding in (*unusable(rows), *findings(tasks)):
         kinds.setdefault(finding.kind, []).append(finding)
     for kind, found in kinds.items():
         typer.echo(f"{kind}: {len(found):,}")
@@ -199,23 +200,38 @@ def _assemble(path: Path, folder: list[Path] | None, offline: bool, malformed: s
 
 
 def _tasks(path: Path, folder: list[Path] | None, offline: bool) -> list[AnyTask]:
-    """The tasks of a built mix or a file, or of a mix that is built for this alone; refusals are told."""
+    """The tasks among the rows of `path`; those that are none are told. Exits with 2 if all are."""
+    rows = _rows(path, folder, offline)
+    tasks = [row.task for row in rows if not isinstance(row.task, str)]
+    bad = [row for row in rows if isinstance(row.task, str)]
+    for row in bad[:SHOWN]:
+        typer.echo(f"{'malformed' if row.malformed else 'refused'}: {row.where}: {row.task}", err=True)
+    if bad:
+        typer.echo(f"{len(bad):,} of {len(rows):,} rows were left out", err=True)
+    if bad and not tasks:
+        fail(f"{path}: no row can be used", BAD_INPUT)
+    return tasks
+
+
+def _rows(path: Path, folder: list[Path] | None, offline: bool) -> list[Row]:
+    """The rows of a built mix or a file, or of a mix that is built for this alone."""
     from ...specs.loader import SpecError
     from ..data.folder import is_mix, read_folder
+    from ..data.rows import Row
 
     if is_mix(path):
         built = _assemble(path, folder, offline)
-        return [*built.train, *built.held_out, *(task for some in built.ood.values() for task in some)]
+        tasks: list[AnyTask] = [*built.train, *built.held_out]
+        tasks += [task for some in built.ood.values() for task in some]
+        bad = [left for left in built.left_out if left.fate in ("malformed", "refused")]
+        return [
+            *(Row(task.source, task) for task in tasks),
+            *(Row(left.where, left.reason, left.fate == "malformed") for left in bad),
+        ]
     try:
-        rows: list[Row] = list(read_folder(path))
+        return list(read_folder(path))
     except SpecError as error:
         fail(str(error), BAD_INPUT)
-    refused = [row for row in rows if isinstance(row.task, str)]
-    for row in refused[:SHOWN]:
-        typer.echo(f"refused: {row.where}: {row.task}", err=True)
-    if refused:
-        typer.echo(f"{len(refused):,} of {len(rows):,} rows were refused", err=True)
-    return [row.task for row in rows if not isinstance(row.task, str)]
 
 
 def _accounts(mix: Mix) -> list[str]:
@@ -230,5 +246,5 @@ def _accounts(mix: Mix) -> list[str]:
     bad = [left for left in mix.left_out if left.fate in ("malformed", "refused")]
     lines += [f"{left.fate}: {left.where}: {left.reason}" for left in bad[:SHOWN]]
     if len(bad) > SHOWN:
-        lines.append(f"{len(bad) - SHOWN:,} more such rows in left_out.jsonl")
+        lines.append(f"{len(bad) - SHOWN:,} more such rows; all of them are in left_out.jsonl")
     return lines

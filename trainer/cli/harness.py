@@ -177,36 +177,49 @@ def export(
     run: RunArg,
     to: Annotated[Path, typer.Option(help="Folder to make.")],
     version: VersionOption = None,
+    include_unlicensed: Annotated[
+        bool,
+        typer.Option("--include-unlicensed", help="Write tasks of data sets that state no licence too."),
+    ] = False,
 ) -> None:
     """Write a spec that starts a new run from this harness: spec.yaml, tasks.yaml, harness.yaml.
+
+    Tasks of data sets that state no licence are left out: what is taken elsewhere is passed on.
 
     Example: harnessrl harness export runs/quickstart --to evolved
     """
     from ...memory.files import write_atomic
-    from ...specs.harnessfile import to_file
     from ...specs.loader import dump_yaml
+    from ..export import exported
 
     spec, tasks, _, versions = _read(run)
     state = _version(versions, version)
     if any(to.iterdir()) if to.is_dir() else to.exists():
         fail(f"{to} exists already; nothing was written", BAD_INPUT)
-    new = spec.model_copy(
-        update={
-            "name": f"{spec.name}-evolved",
-            "tasks": spec.tasks.model_copy(update={"files": ("tasks.yaml",)}),
-            "start": "harness.yaml",
-        }
-    )
+    new = exported(spec, tasks, state, include_unlicensed)
+    without = ", ".join(f"{n:,} of {source}" for source, n in sorted(new.unlicensed.items()))
+    if not new.tasks.train:
+        told = f"every training task is of a data set that states no licence ({without})"
+        fail(f"{told}; nothing was written; --include-unlicensed writes them", BAD_INPUT)
     contents = {
-        "tasks.yaml": tasks.as_file(),
-        "harness.yaml": to_file(state),
-        "spec.yaml": new,  # last: it names the others
+        "tasks.yaml": new.tasks,
+        "harness.yaml": new.harness,
+        "spec.yaml": new.spec,  # last: it names the others
     }
     try:
         for name, content in contents.items():
             write_atomic(to / name, dump_yaml(content.model_dump(mode="json", exclude_none=True)))
     except OSError as error:
         fail(f"{to}: cannot be written ({error.strerror})", BAD_INPUT)
+    if without and include_unlicensed:
+        typer.echo(f"{to} holds tasks that state no licence: {without}: do not pass them on", err=True)
+    elif without:
+        told = f"left out, since their sources state no licence: tasks: {without} (--include-unlicensed)"
+        typer.echo(told, err=True)
+    if new.spec.logging.evaluate_every != spec.logging.evaluate_every:
+        typer.echo(
+            "logging.evaluate_every is 0 there: no validation task is left, or can be set apart", err=True
+        )
     typer.echo(f"wrote version {state.version} to {to}")
     typer.echo(f"next: harnessrl train {to / 'spec.yaml'}")
 

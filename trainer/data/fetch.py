@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from ...specs.mix import HubPlace, LocalPlace, Place, WheelPlace
 
@@ -28,6 +29,10 @@ class Found:
 
     files: tuple[Path, ...]
     place: str
+    revision: str | None = None
+    """Of the hub: the commit that the files are of."""
+    stated_licence: str | None = None
+    """Of the hub: the licence that the data set's card states."""
 
 
 def find(places: Sequence[Place], folders: Sequence[Path], cache: Path, offline: bool = False) -> Found:
@@ -130,24 +135,36 @@ def _unpacked(wheel: Path, patterns: Iterable[str], folder: Path) -> list[Path]:
 
 
 def _hub(place: HubPlace) -> Found:
-    from huggingface_hub import HfApi, hf_hub_download
+    from huggingface_hub import HfApi
 
-    if (silence := _hub_silence(HfApi().endpoint)) is not None:
+    hub = HfApi()
+    if (silence := _hub_silence(hub.endpoint)) is not None:
         raise UnavailableError(silence)
     try:
-        names = HfApi().list_repo_files(place.repo, repo_type="dataset", revision=place.revision)
+        info = hub.dataset_info(place.repo, revision=place.revision)
+        names = [file.rfilename for file in info.siblings or ()]
         wanted = sorted(n for n in names if any(fnmatch.fnmatch(n, p) for p in place.files))
         if not wanted:
             raise UnavailableError(f"the data set has no {', '.join(place.files)}")
+        # All of one commit, although a branch may move meanwhile.
         files = [
-            hf_hub_download(place.repo, name, repo_type="dataset", revision=place.revision)
+            hub.hf_hub_download(place.repo, name, repo_type="dataset", revision=info.sha)
             for name in wanted
         ]
     except UnavailableError:
         raise
     except Exception as error:  # the hub's client raises what its HTTP library raises
-        raise UnavailableError(f"{type(error).__name__}: {str(error).splitlines()[0][:160]}") from None
-    return Found(tuple(Path(file) for file in files), described(place))
+        told = (str(error).splitlines() or [""])[0][:160]
+        raise UnavailableError(f"{type(error).__name__}: {told}") from None
+    found = tuple(Path(file) for file in files)
+    return Found(found, described(place), info.sha, _stated_licence(info.card_data))
+
+
+def _stated_licence(card: Any) -> str | None:
+    """A card's `license`, which is a name or a list of names; the card is somebody else's."""
+    stated = card.get("license") if card else None
+    names = stated if isinstance(stated, list) else [stated]
+    return ", ".join(str(name) for name in names if name) or None
 
 
 @functools.cache

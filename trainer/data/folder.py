@@ -1,9 +1,11 @@
 """A built mix as a folder: written whole or not at all, and read back.
 
 train.jsonl, held_out.jsonl, ood/NAME.jsonl   the tasks, one a line
-not-for-export/...                            the same, of sources that state no licence
 left_out.jsonl                                every row that is in none of them, and why
+not-for-export/...                            the same, of sources that state no licence
 manifest.json                                 counts, licences, hashes
+
+No file is empty: what there is nothing to write of is not there.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from .readers import FORMATS
 from .rows import Row, read_rows
 
 APART = "not-for-export"
+ABOUT = ("left_out.jsonl", "manifest.json")  # about tasks, and no tasks
 
 
 def write_folder(mix: Mix, target: Path, include_unlicensed: bool = False) -> dict[str, Any]:
@@ -62,7 +65,10 @@ def is_mix(path: Path) -> bool:
 
 
 def read_folder(path: Path) -> Iterator[Row]:
-    """The tasks of a built mix, of a folder of task files, or of one file. Raises `SpecError`."""
+    """The tasks of a built mix, of a folder of task files, or of one file; what is no row is malformed.
+
+    Raises `SpecError` where there is no such file, and for a task file in YAML that is wrong.
+    """
     if path.is_dir():
         built = {"train.jsonl", "held_out.jsonl", "ood"}
         roots = [path, path / APART] if (path / "manifest.json").is_file() else []
@@ -72,16 +78,34 @@ def read_folder(path: Path) -> Iterator[Row]:
             for f in sorted(root.rglob("*.jsonl"))
             if f.relative_to(root).parts[0] in built
         ]
-        for file in found or sorted(f for f in path.iterdir() if f.suffix in FORMATS):
-            yield from read_rows(file)
+        others = sorted(f for f in path.iterdir() if f.suffix in FORMATS and f.name not in ABOUT)
+        for file in found or others:
+            yield from _read_on(file)
     elif path.suffix in (".yaml", ".yml"):
         tasks = load_task_file(path)
         yield from (Row(f"{path}: {task.id}", task) for task in tasks.train)
         yield from (Row(f"{path}: {task.id}", task) for task in tasks.held_out)
+    elif path.is_file() and path.suffix in FORMATS:
+        yield from _read_on(path)
     elif path.is_file():
-        yield from read_rows(path)
+        yield from read_rows(path)  # says which formats there are
     else:
         raise SpecError([Problem(str(path), 1, 1, "", "there is no such file or folder")])
+
+
+def _read_on(file: Path) -> Iterator[Row]:
+    """The rows of a file, with the file itself as a malformed row where it holds none."""
+    n = 0
+    try:
+        for row in read_rows(file, read_on=True):
+            n += 1
+            yield row
+    except SpecError as error:
+        for one in error.problems:
+            yield Row(f"{one.file}:{one.line}", one.message, malformed=True)
+    else:
+        if not n:
+            yield Row(f"{file}:1", "the file holds no row", malformed=True)
 
 
 def as_line(task: Task, split: str) -> str:
@@ -97,13 +121,22 @@ def _files(mix: Mix, include_unlicensed: bool) -> Iterator[tuple[str, Iterable[s
         *((f"ood/{name}.jsonl", "ood", tasks) for name, tasks in mix.ood.items()),
     ]
     for name, split, tasks in splits:
-        shown = [t for t in tasks if include_unlicensed or t.licence is not None]
-        apart = [t for t in tasks if not include_unlicensed and t.licence is None]
-        if shown or not apart:
-            yield name, (as_line(task, split) for task in shown)
-        if apart:
-            yield f"{APART}/{name}", (as_line(task, split) for task in apart)
-    yield "left_out.jsonl", (_left_out_line(left) for left in mix.left_out)
+        kept_apart = [not include_unlicensed and task.licence is None for task in tasks]
+        yield from _both(name, [as_line(task, split) for task in tasks], kept_apart)
+    # A reason may quote the row, so it is kept where the row would be.
+    kept_apart = [
+        not include_unlicensed and mix.spec.sources[left.source].licence is None for left in mix.left_out
+    ]
+    yield from _both("left_out.jsonl", [_left_out_line(left) for left in mix.left_out], kept_apart)
+
+
+def _both(
+    name: str, lines: Sequence[str], kept_apart: Sequence[bool]
+) -> Iterator[tuple[str, Sequence[str]]]:
+    """A file, and the one of that name that is not for export; no file is empty."""
+    for prefix, wanted in (("", False), (f"{APART}/", True)):
+        if some := [line for line, apart in zip(lines, kept_apart, strict=True) if apart is wanted]:
+            yield prefix + name, some
 
 
 def _left_out_line(left: LeftOut) -> str:
@@ -156,7 +189,9 @@ def _manifest(mix: Mix, files: dict[str, Any]) -> dict[str, Any]:
             name: {
                 "converter": read.spec.converter,
                 "licence": read.spec.licence,
+                "stated_licence": read.stated_licence,
                 "place": read.place or None,
+                "revision": read.revision,
                 "missing": read.missing or None,
                 "files": read.files,
                 "read": read.rows,

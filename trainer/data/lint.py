@@ -6,25 +6,29 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import regex
+from ftfy import fix_encoding
+from ftfy.badness import BADNESS_RE
 
 from ...specs.tasks import Criterion, Task
 from .draw import words_in
 from .duplicates import near_duplicates, sketch
+from .rows import Row
 
 LONG_PROMPT = 2000  # words
-#: UTF-8 read as Latin-1 or Windows-1252: a lead byte followed by a continuation byte, as characters.
-_MOJIBAKE = regex.compile("[\u00c2\u00c3][\u0080-\u00bf]|\u00e2\u20ac[\u0080-\uffff]|\ufffd")
+_REPLACED = regex.compile("\ufffd")  # what a lenient decoder writes for bytes that are no text
 _BLAMES = regex.compile(
     r"^(?:the (?:response|answer) )?"
-    r"(?:fails? to|does not|doesn['\u2019]t|neglects|omits|incorrectly|wrongly|misstates)\b",
+    r"(?:fail(?:s|ed|ing|ure)? to|does not|doesn['\u2019]t|neglect(?:s|ed|ing)|omi(?:ts|tted|tting)"
+    r"|omission of|(?:no|not|without) mention(?:ing)?|lack(?:s|ing| of)|overlook(?:s|ed|ing)"
+    r"|incorrectly|wrongly|misstat(?:es|ed|ing))\b",
     regex.I,
 )
-_WANTS = regex.compile(r"^(?:the (?:response|answer) )?(?:should|must)\b|^avoids?\b", regex.I)
+_WANTS = regex.compile(r"^(?:the (?:response|answer) )?(?:should|must)\b|^avoid(?:s|ing)?\b", regex.I)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to look at: the task, what it is, and a suggestion."""
+    """One thing to look at: the task (`file:line` of a row that is none), what it is, a suggestion."""
 
     task: str
     kind: str
@@ -41,6 +45,14 @@ def findings(tasks: Sequence[Task], threshold: float = 0.8) -> Iterator[Finding]
         yield Finding(tasks[match.index].id, "duplicate", detail, "keep one of them")
 
 
+def unusable(rows: Sequence[Row]) -> Iterator[Finding]:
+    """The rows that are no tasks: nobody could train on them."""
+    for row in rows:
+        if isinstance(row.task, str):
+            kind = "malformed row" if row.malformed else "refused row"
+            yield Finding(row.where, kind, row.task, "mend it or leave it out")
+
+
 def _of_task(task: Task) -> Iterator[Finding]:
     if (n := words_in(task.prompt)) > LONG_PROMPT:
         told = "leave it out (filters.max_prompt_words) or raise engine.max_prompt_tokens"
@@ -52,8 +64,7 @@ def _of_task(task: Task) -> Iterator[Finding]:
             task.id, "only penalties", "saying nothing earns all", "add what a response must have"
         )
     for what, text in (("prompt", task.prompt), ("reference", task.reference or "")):
-        if found := _MOJIBAKE.search(text):
-            yield _mojibake(task, what, text, found.start())
+        yield from _mojibake(task, what, text)
     for criterion in task.rubric:
         yield from _of_criterion(task, criterion)
     seen: dict[str, float] = {}
@@ -78,15 +89,19 @@ def _of_criterion(task: Task, criterion: Criterion) -> Iterator[Finding]:
     elif criterion.check is None and criterion.points < 0 and _WANTS.match(text):
         told = "it punishes what sounds wanted: turn the sign or the wording"
         yield Finding(task.id, "contradictory signs", shown, told)
-    if found := _MOJIBAKE.search(text):
-        yield _mojibake(task, "criterion", text, found.start())
+    yield from _mojibake(task, "criterion", text)
 
 
-def _mojibake(task: Task, what: str, text: str, at: int) -> Finding:
-    part = text[max(at - 10, 0) : at + 20]
-    try:
-        repaired = part.encode("cp1252").decode("utf-8")
-        told = f"read it as UTF-8: {repaired!r}"
-    except UnicodeError:
+def _mojibake(task: Task, what: str, text: str) -> Iterator[Finding]:
+    """UTF-8 that was read as Latin-1, Windows-1252 or the like, of whatever language."""
+    if text.isascii():
+        return  # quickly: ftfy reads 3 MB/s
+    found = BADNESS_RE.search(text) or _REPLACED.search(text)
+    if found is None:
+        return
+    part = text[max(found.start() - 10, 0) : found.start() + 20]
+    repaired = fix_encoding(part)
+    told = f"read it as UTF-8: {repaired!r}"
+    if repaired == part:
         told = "look for an original that was read as UTF-8"
-    return Finding(task.id, "mojibake", f"{what}: {part!r}", told)
+    yield Finding(task.id, "mojibake", f"{what}: {part!r}", told)

@@ -20,7 +20,7 @@ from .draw import draw, shuffled, split, words_in
 from .duplicates import Match, copies, near_duplicates, sketch
 from .fetch import UnavailableError, find
 from .readers import RawRow, read_raw, sha256_of
-from .rows import from_own, is_own
+from .rows import from_own, is_own, unwritable
 
 #: What became of a row. Of every source, the counts of these add up to the rows that were read.
 FATES = ("malformed", "refused", "filtered", "duplicate", "unused", "train", "held_out", "ood")
@@ -42,10 +42,16 @@ class Read:
 
     spec: Source
     place: str = ""
+    revision: str | None = None
+    """Of the hub: the commit that was read."""
+    stated_licence: str | None = None
+    """Of the hub: what the data set's card states."""
     files: dict[str, str] = field(default_factory=dict)
     """Name of each file and the SHA-256 of its bytes."""
     missing: str = ""
     """Why it could not be had."""
+    empty: list[str] = field(default_factory=list)
+    """The files that were read and hold no row."""
     rows: int = 0
     tasks: list[Task] = field(default_factory=list)
     where: dict[str, str] = field(default_factory=dict)
@@ -67,6 +73,7 @@ class Mix:
     def missing(self) -> list[str]:
         """Quotas that were not met, and sources that could not be had, a line each."""
         lines = [f"source {n}: not had ({r.missing})" for n, r in self.sources.items() if r.missing]
+        lines += [f"source {n}: {f} holds no row" for n, r in self.sources.items() for f in r.empty]
         for name, domain in self.spec.domains.items():
             for split_name, wanted in (("train", domain.train), ("held_out", domain.held_out)):
                 tasks: Sequence[Task] = self.train if split_name == "train" else self.held_out
@@ -117,7 +124,8 @@ def assemble(
             read.missing = str(error)
             progress(f"{name}: not had: {error}")
             continue
-        read.place = found.place
+        read.place, read.revision = found.place, found.revision
+        read.stated_licence = found.stated_licence
         for file in found.files:
             read.files[file.name] = sha256_of(file)
         _read_source(mix, name, read, found.files)
@@ -131,8 +139,7 @@ def assemble(
 
 
 def _read_source(mix: Mix, name: str, read: Read, files: Sequence[Path]) -> None:
-    for raw in _rows(files, read.spec.read_at_most):
-        read.rows += 1
+    for raw in _rows(read, files):
         fields = raw.fields
         if isinstance(fields, Problem):
             _leave_out(mix, name, raw.where, "malformed", fields.message)
@@ -155,14 +162,17 @@ def _read_source(mix: Mix, name: str, read: Read, files: Sequence[Path]) -> None
             read.tasks.append(task)
 
 
-def _rows(files: Sequence[Path], at_most: int | None) -> Iterator[RawRow]:
-    n = 0
+def _rows(read: Read, files: Sequence[Path]) -> Iterator[RawRow]:
+    """The rows of a source, counted in `read`."""
     for file in files:
+        before = read.rows
         for raw in read_raw(file):
-            if at_most is not None and n >= at_most:
+            if read.spec.read_at_most is not None and read.rows >= read.spec.read_at_most:
                 return
-            n += 1
+            read.rows += 1
             yield raw
+        if read.rows == before:
+            read.empty.append(file.name)
 
 
 def _as_task(
@@ -184,6 +194,8 @@ def _as_task(
         return task
     if trained_on and (for_evaluation_only(task) or _is_benchmark_row(fields)):
         return "a task of a set that is for evaluation only"
+    if reason := unwritable(task):
+        return reason
     return task.model_copy(update={"source": name, "licence": source.licence})
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
 
 from ...agents.scoring.plugins import fault
 from ...specs.loader import SpecError
 from ...specs.ood import OodTask
-from ...specs.tasks import HeldOutTask, TrainTask
+from ...specs.tasks import HeldOutTask, Task, TrainTask
 from .converters import CONVERTERS, recognised
 from .converters.common import converted, is_text, safe_id, why
 from .readers import RawRow, read_raw
@@ -32,17 +34,40 @@ class Row:
 
     where: str
     task: AnyTask | str
+    malformed: bool = False
+    """It is no row at all: no JSON, say."""
 
 
-def read_rows(path: Path) -> Iterator[Row]:
+def read_rows(path: Path, read_on: bool = False) -> Iterator[Row]:
     """The rows of a file as tasks; a row without an id is named by its line or its content.
 
-    Raises `SpecError` (`file:line:col`) where the file or a line of it holds no rows.
+    Raises `SpecError` (`file:line:col`) where the file holds no rows, and at the first line that holds
+    none, or with `read_on` gives that one as malformed.
     """
     for raw in read_raw(path):
-        if not isinstance(raw.fields, dict):
+        if isinstance(raw.fields, dict):
+            task = _task(raw.fields, raw, path)
+            yield Row(raw.where, task if isinstance(task, str) else unwritable(task) or task)
+        elif read_on:
+            yield Row(raw.where, raw.fields.message, malformed=True)
+        else:
             raise SpecError([raw.fields])
-        yield Row(raw.where, _task(raw.fields, raw, path))
+
+
+def unwritable(task: Task) -> str | None:
+    """Why a task that was read cannot be written as a line of JSON, or None."""
+    try:
+        # Not in the mode `json`, which makes nulls of numbers that are not finite.
+        plain = task.model_dump(exclude_defaults=True)
+        line = json.dumps(plain, ensure_ascii=False, allow_nan=False, default=to_jsonable_python)
+        line.encode()
+    except UnicodeEncodeError:
+        return "half of a surrogate pair is not text"
+    except ValueError as error:  # NaN or Infinity, which JSON does not have; bytes of a parquet file
+        return f"holds what JSON cannot: {str(error)[:120]}"
+    if "\\u0000" in line.replace("\\\\", ""):  # JSON's escape, and no backslash before `u0000`
+        return "a NUL character is not text"
+    return None
 
 
 def _task(row: dict[str, Any], raw: RawRow, path: Path) -> AnyTask | str:

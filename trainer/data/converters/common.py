@@ -56,7 +56,7 @@ def converted(converter: Converter, row: Row, key: str | None = None) -> TrainTa
         return "a regular expression is nested too deeply"
     except KeyError as error:
         return f"a field of the {converter.name} schema is missing: {error.args[0]}"
-    except (AttributeError, IndexError, TypeError, ValueError):
+    except (AttributeError, IndexError, OverflowError, TypeError, ValueError):
         return f"a field of the {converter.name} schema is missing or has the wrong type"
 
 

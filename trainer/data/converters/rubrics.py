@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from ....specs.tasks import IFEVAL_IDS, Criterion, IfevalCheck, TrainTask
-from .common import Converter, Row, RowError, content_id, make, read_criterion
+from .common import Converter, Row, RowError, content_id, make, read_criterion, read_messages
 
 # --- HealthBench (arXiv 2505.08775) ---------------------------------------------------------------
 
@@ -38,7 +38,9 @@ def _researchqa(row: Row, key: str | None) -> TrainTask:
     """Items are questions about the response, all of one weight; citations are kept with the origin."""
     rubric = [
         Criterion(
-            text=item["rubric_item"], points=1.0, tags=tuple(f"type:{kind}" for kind in item["type"])
+            text=item["rubric_item"],
+            points=1.0,
+            tags=tuple(f"type:{kind}" for kind in item["type"]) or None,
         )
         for item in row["rubric"]
     ]
@@ -90,9 +92,7 @@ def _verl(row: Row, key: str | None) -> TrainTask:
 
 def _verl_task(row: Row, prefix: str, domain: str, source: str) -> TrainTask:
     rubric, without_points = _verl_rubric(row["reward_model"]["rubrics"])
-    extra = row.get("extra_info") or {}
-    names = (extra.get("original_id"), extra.get("index"))
-    name = next((str(name) for name in names if name is not None), None)
+    name = _verl_name(row.get("extra_info") or {}, row["prompt"], rubric)
     truth = row["reward_model"].get("ground_truth")
     return make(
         TrainTask,
@@ -109,6 +109,19 @@ def _verl_task(row: Row, prefix: str, domain: str, source: str) -> TrainTask:
         prefix=prefix,
         reference=truth if isinstance(truth, str) and truth.strip() else None,
     )
+
+
+def _verl_name(extra: Row, prompt: Any, rubric: list[Criterion]) -> str | None:
+    """`original_id`; or `index`, which begins anew in every file, with a hash of what the row says.
+
+    The hash is of what was read, so that parquet (which fills in nulls) and JSON give the same one.
+    """
+    if (name := extra.get("original_id")) is not None:
+        return str(name)
+    if (index := extra.get("index")) is None:
+        return None
+    said = content_id(read_messages(prompt)[0], [(c.text, c.points) for c in rubric])
+    return f"{index}-{said}"
 
 
 def _verl_rubric(entries: list[Row]) -> tuple[list[Criterion], list[str]]:
