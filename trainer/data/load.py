@@ -154,7 +154,8 @@ class _UnusableError(Exception):
 
 
 def _add(tasks: Tasks, where: str, task: AnyTask, judged: bool) -> None:
-    if isinstance(task, OodTask) or (not isinstance(task, HeldOutTask) and for_evaluation_only(task)):
+    chooses = isinstance(task, TrainTask | ValidationTask)
+    if isinstance(task, OodTask) or (chooses and for_evaluation_only(task)):
         does = "chose its policy by" if isinstance(task, ValidationTask) else "trained on"
         raise _UnusableError(
             f"{task.id} ({where}) is of {task.source}, which is for evaluation only: a run that "
