@@ -185,6 +185,11 @@ def validate(
     return None
 
 
+def explained(model: type[BaseModel], source: Node, error: ValidationError) -> list[Problem]:
+    """What `error` says of `source`, of which a `model` was to be made, in the words of YAML."""
+    return list(_explain(model, source, error.errors(include_url=False, include_input=False), ()))
+
+
 def _explain(
     model: type[BaseModel], source: Node, details: list[ErrorDetails], more_keys: tuple[str, ...]
 ) -> Iterator[Problem]:

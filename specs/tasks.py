@@ -379,6 +379,13 @@ class Task(Strict):
     messages: AtLeastOne[Message] | None = None
     """The conversation that `prompt` is the text of, where the source has one."""
 
+    @field_validator("prompt")
+    @classmethod
+    def _says_something(cls, value: str) -> str:
+        if value and not value.strip():
+            raise ValueError("nothing but white space")
+        return value
+
     @model_validator(mode="after")
     def _is_the_conversation(self) -> Task:
         if self.messages is not None and self.prompt != as_prompt(self.messages):

@@ -382,7 +382,7 @@ def test_medqa_as_its_owners_have_it() -> None:
 
 # --- invented rows by the hundred -----------------------------------------------------------------
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60).filter(str.strip)
 POINTS = st.integers(-10, 10).filter(bool)
 TAGS = st.lists(st.sampled_from(["level:example", "axis:accuracy", "cluster:x_y"]), max_size=3)
 CRITERIA = st.lists(

@@ -328,37 +328,42 @@ def test_both_schemas_may_stand_in_one_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "where", "why"),
     [
-        ({"promt": "Describe."}, "promt", "Extra inputs"),
-        ({"rubrics": []}, "rubrics", "Extra inputs"),
-        ({"rubric": [{**WORDS, "weight": 1}]}, "rubric.0.weight", "Extra inputs"),
+        ({"promt": "Describe."}, "promt", "unknown key"),
+        ({"rubrics": []}, "rubrics", "unknown key"),
+        ({"rubric": [{**WORDS, "weight": 1}]}, "rubric[0].weight", "unknown key"),
         ({"rubric": []}, "rubric", "at least 1 item"),
         ({"rubric": [WORDS, WORDS]}, "", "the same criterion twice"),
-        ({"rubric": [WORDS, {**DIGITS, "points": 0}]}, "rubric.1.points", "other than 0"),
-        ({"rubric": [{**WORDS, "points": "2"}]}, "rubric.0.points", "valid number"),
-        ({"rubric": [{**WORDS, "points": float("nan")}]}, "rubric.0.points", "finite number"),
-        ({"rubric": [{"points": 1}]}, "rubric.0.text", "required"),
-        ({"rubric": [{**WORDS, "check": {"kind": "wrds"}}]}, "rubric.0.check", "'wrds'"),
-        ({"rubric": [{**WORDS, "check": {"kind": "words"}}]}, "rubric.0.check.words", "needs `min`"),
+        ({"rubric": [WORDS, {**DIGITS, "points": 0}]}, "rubric[1].points", "other than 0"),
+        ({"rubric": [{**WORDS, "points": "2"}]}, "rubric[0].points", "must be a number"),
+        ({"rubric": [{**WORDS, "points": float("nan")}]}, "rubric[0].points", "finite number"),
+        ({"rubric": [{"points": 1}]}, "rubric[0].text", "required"),
+        (
+            {"rubric": [{**WORDS, "check": {"kind": "wrds"}}]},
+            "rubric[0].check.kind",
+            "wrds is not allowed (did you mean words?)",
+        ),
+        ({"rubric": [{**WORDS, "check": {"kind": "words"}}]}, "rubric[0].check", "needs `min`"),
         (
             {"rubric": [{**WORDS, "check": {"kind": "regex", "pattern": "(a"}}]},
-            "rubric.0.check.regex.pattern",
+            "rubric[0].check.pattern",
             "not a regular expression",
         ),
         (
             {"rubric": [{**WORDS, "check": {"kind": "ifeval", "id": "no:such"}}]},
-            "rubric.0.check.ifeval.id",
+            "rubric[0].check.id",
             "unknown IFEval instruction",
         ),
-        ({"rubric": ["is kind"]}, "rubric.0", "valid dictionary"),
+        ({"rubric": ["is kind"]}, "rubric[0]", "must be a mapping"),
         ({"prompt": ""}, "prompt", "at least 1 character"),
+        ({"prompt": " \n"}, "prompt", "nothing but white space"),
         ({"id": "a b"}, "id", "pattern"),
-        ({"id": 7}, "id", "valid string"),
-        ({"id": None}, "id", "valid string"),
+        ({"id": 7}, "id", "must be a string"),
+        ({"id": None}, "id", "must be a string"),
         ({"domain": ""}, "domain", "at least 1 character"),
-        ({"tags": "x"}, "tags", "valid tuple"),
+        ({"tags": "x"}, "tags", "must be a list"),
         ({"quality": {"topic": []}}, "quality.topic", "at least 1 item"),
-        ({"pool": {"checklist": []}}, "pool.checklist", "Extra inputs"),
-        ({"reference": 3}, "reference", "valid string"),
+        ({"pool": {"checklist": []}}, "pool.checklist", "unknown key"),
+        ({"reference": 3}, "reference", "must be a string"),
     ],
 )
 def test_a_row_with_a_mistake_is_refused_with_where_and_why(
@@ -371,6 +376,18 @@ def test_a_row_with_a_mistake_is_refused_with_where_and_why(
     assert refusal.where == f"{path.resolve()}:2"
     assert refusal.reason.partition(": ")[0] == where
     assert why in refusal.reason
+
+
+def test_a_key_that_occurs_twice_is_no_row(tmp_path: Path) -> None:
+    path = write_rows(tmp_path, own(), '{"prompt": "A.", "prompt": "B.", "rubric": []}')
+    with pytest.raises(SpecError, match=r"rows.jsonl:2:1: .*: the key 'prompt' occurs twice"):
+        load(tmp_path, path)
+
+
+def test_a_line_that_is_cut_short_is_at_fault_where_it_stops(tmp_path: Path) -> None:
+    path = write_rows(tmp_path, own(), '{"prompt": "A.", "rubric": [')
+    with pytest.raises(SpecError, match=r"rows.jsonl:2:29: not JSON: Expecting value"):
+        load(tmp_path, path)
 
 
 @pytest.mark.parametrize("prompt", [None, 7, ["a"], {"role": "user"}])

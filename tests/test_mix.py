@@ -130,7 +130,7 @@ def test_every_fate_of_a_row_is_counted(folder: Path) -> None:
     assert set(counts) <= set(FATES)
     told = {left.where.rpartition(":")[2]: left for left in mix.left_out}
     assert told["2"].fate == "malformed" and "not JSON" in told["2"].reason
-    assert told["3"].fate == "refused" and "needs `prompt` and `rubric`" in told["3"].reason
+    assert told["3"].fate == "refused" and "it has no rubric" in told["3"].reason
     assert told["5"].fate == "filtered" and "a judge" in told["5"].reason
     assert told["6"].fate == "duplicate" and "t1 is the id of" in told["6"].reason
     assert told["7"].reason == "t7 is close to t4 of a (similarity 1.00)"
@@ -176,15 +176,42 @@ def test_a_folder_reads_back_and_trains(folder: Path) -> None:
 def test_a_mix_replaces_a_mix_and_nothing_else(folder: Path) -> None:
     mix = built(mix_file(folder))
     write_folder(mix, folder / "out")
-    (folder / "out" / "of-before").write_text("x")
-    write_folder(mix, folder / "out")
-    assert not (folder / "out" / "of-before").exists()
+    write_folder(mix, folder / "out")  # as it was written, it may be written again
+    (folder / "out" / "note.txt").write_text("x")
+    with pytest.raises(FileExistsError, match=r"since it was built \(note.txt\): --overwrite"):
+        write_folder(mix, folder / "out")
+    (folder / "out" / "note.txt").unlink()
+    train = folder / "out" / "train.jsonl"
+    train.write_text(train.read_text().replace("criterion", "kriterion", 1))
+    with pytest.raises(FileExistsError, match=r"\(train.jsonl\)"):
+        write_folder(mix, folder / "out")
+    write_folder(mix, folder / "out", overwrite=True)
+    assert "kriterion" not in train.read_text()
     (folder / "mine").mkdir()
     (folder / "mine" / "thesis.txt").write_text("x")
     with pytest.raises(FileExistsError):
         write_folder(mix, folder / "mine")
     assert [f.name for f in (folder / "mine").iterdir()] == ["thesis.txt"]
     assert not [f for f in folder.iterdir() if f.name.startswith(".")]
+
+
+def test_a_mix_of_which_nothing_comes_writes_nothing(folder: Path) -> None:
+    for name in ("a", "b", "exam"):
+        (folder / "data" / f"{name}.jsonl").write_text('{"prompt": "no rubric"}\n')
+    done = tiny.invoke("data", "build", mix_file(folder), "--out", folder / "out", "--offline")
+    assert done.exit_code == 1 and "no task came out; nothing was written" in done.output
+    assert not (folder / "out").exists()
+
+
+def test_show_lists_ids_and_shows_one(folder: Path) -> None:
+    write_folder(built(mix_file(folder)), folder / "out")
+    done = tiny.invoke("data", "show", folder / "out")
+    lines = done.output.splitlines()
+    assert done.exit_code == 0 and len(lines) == 20 + 4 + 3
+    kinds = [line.split("\t")[1] for line in lines]
+    assert (kinds.count("train"), kinds.count("held_out"), kinds.count("ood")) == (20, 4, 3)
+    done = tiny.invoke("data", "show", folder / "out", lines[0].split("\t")[0])
+    assert done.output.startswith(f"# {kinds[0]}\n") and "rubric:" in done.output
 
 
 def test_tasks_without_a_licence_are_used_and_kept_apart(folder: Path) -> None:
@@ -213,7 +240,7 @@ def test_what_is_left_out_of_a_source_without_a_licence_is_kept_apart_too(folder
     sources = {"a": source("a.jsonl", licence=None), "b": source("b.jsonl"), "exam": source("exam.jsonl")}
     mix = built(mix_file(folder, sources=sources))
     (one, other) = mix.left_out
-    assert one.reason.startswith("rubric.0.points") and other.reason.startswith("rubric: ")
+    assert one.reason.startswith("rubric[0].points") and other.reason.startswith("rubric: ")
     write_folder(mix, folder / "out")
     for name, line in (("left_out.jsonl", other), ("not-for-export/left_out.jsonl", one)):
         (written,) = (folder / "out" / name).read_text().splitlines()
@@ -401,9 +428,9 @@ def test_what_is_wrong_with_a_mix_is_told_with_its_place(
 
 def test_malformed_rows_are_fatal_where_asked(folder: Path) -> None:
     write_jsonl(folder / "data" / "a.jsonl", [task_row(1), "{", task_row(2)])
-    with pytest.raises(SpecError, match=r"a\.jsonl:2: a: not JSON"):
+    with pytest.raises(SpecError, match=r"a\.jsonl:2:2: a: not JSON"):
         built(mix_file(folder), malformed="fail")
-    with pytest.raises(SpecError, match=r"a\.jsonl:2: a: not JSON"):
+    with pytest.raises(SpecError, match=r"a\.jsonl:2:2: a: not JSON"):
         built(mix_file(folder, malformed="fail"))
     assert built(mix_file(folder)).counts["a"]["malformed"] == 1
 

@@ -165,7 +165,7 @@ def test_token_counts_are_those_of_the_named_tokenizer(built: Path, tiny_model: 
 def test_one_task_is_shown_as_yaml(built: Path) -> None:
     first = tiny.rows(built / "ood" / "medqa.jsonl")[0]
     done = tiny.invoke("data", "show", built, first["id"])
-    assert done.exit_code == 0 and done.output.startswith("# Ood")
+    assert done.exit_code == 0 and done.output.startswith("# ood")
     shown = yaml.safe_load(done.output)
     assert shown["answer"] == first["answer"] and shown["prompt"] == first["prompt"]
     wrong = tiny.invoke("data", "show", built, first["id"][:-1])
@@ -248,9 +248,9 @@ def test_text_that_was_read_in_the_wrong_encoding_is_found(text: str, encoding: 
     rubric = (Criterion(text="Is kind.", points=1.0),)
     for part in (spoilt, f"Please translate {spoilt} for me."):
         task = TrainTask(id="t", domain="d", prompt=part, rubric=rubric)
-        (found,) = findings([task])
+        (found,) = findings([("f:1", task)])
         assert found.kind == "mojibake" and found.detail.startswith("prompt: ")
-    assert not list(findings([TrainTask(id="t", domain="d", prompt=text, rubric=rubric)]))
+    assert not list(findings([("f:1", TrainTask(id="t", domain="d", prompt=text, rubric=rubric))]))
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_a_fault_that_earns_points_is_found(text: str) -> None:
     for criterion, n in zip(rubric, (1, 0), strict=True):
         other = Criterion(text="Is kind.", points=1.0)
         task = TrainTask(id="t", domain="d", prompt="Hm", rubric=(other, criterion))
-        assert [found.kind for found in findings([task])] == ["contradictory signs"] * n
+        assert [found.kind for found in findings([("f:1", task)])] == ["contradictory signs"] * n
 
 
 def test_the_real_rows_have_few_findings() -> None:
@@ -284,6 +284,6 @@ def test_the_real_rows_have_few_findings() -> None:
 
 def test_the_data_sets_are_listed() -> None:
     output = tiny.invoke("data", "sources").output
-    assert "healthbench" in output and len(output.splitlines()) == 17
+    assert "healthbench" in output and len(output.splitlines()) == 19
     (gpqa,) = [line for line in output.splitlines() if line.startswith("gpqa")]
     assert "evaluation only, your own local file only" in gpqa

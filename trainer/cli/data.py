@@ -38,7 +38,8 @@ def build(
     folder: FolderOption = None,
     offline: OfflineOption = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1, writing nothing, where a quota is not met.")
+        bool,
+        typer.Option("--strict", help="Exit with 1, writing nothing, if a quota is missed."),
     ] = False,
     malformed: Annotated[
         str | None, typer.Option(help="skip | fail: what to do about rows that cannot be used.")
@@ -46,6 +47,9 @@ def build(
     include_unlicensed: Annotated[
         bool,
         typer.Option("--include-unlicensed", help="Do not keep apart tasks that state no licence."),
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a built folder also if it was changed by hand.")
     ] = False,
 ) -> None:
     """Build a suite of tasks into a folder: training, held-out and evaluation-only tasks.
@@ -68,8 +72,10 @@ def build(
         typer.echo(f"missing: {line}")
     if strict and missing:
         fail(f"{len(missing)} quotas or sources are missing (--strict); nothing was written")
+    if not (built.train or built.held_out or any(built.ood.values())):
+        fail("no task came out; nothing was written")
     try:
-        manifest = write_folder(built, target, include_unlicensed)
+        manifest = write_folder(built, target, include_unlicensed, overwrite)
     except FileExistsError as error:
         fail(str(error), BAD_INPUT)
     except OSError as error:
@@ -99,7 +105,7 @@ def stats(
     from ..data.stats import by_domain, figures, histogram, table, tokenizer_named
 
     try:
-        named, count = tokenizer_named(tokenizer)
+        named, count = tokenizer_named(tokenizer, offline)
     except (OSError, ValueError) as error:
         fail(f"--tokenizer {tokenizer}: {str(error).splitlines()[0]}", BAD_INPUT)
     tasks = _tasks(path, folder, offline)
@@ -127,22 +133,31 @@ def stats(
 @app.command()
 def show(
     path: TasksArg,
-    task: Annotated[str, typer.Argument(metavar="ID", help="The task's id.", show_default=False)],
+    task: Annotated[
+        str | None,
+        typer.Argument(metavar="[ID]", help="The task's id; none: all of them.", show_default=False),
+    ] = None,
     folder: FolderOption = None,
     offline: OfflineOption = False,
 ) -> None:
-    """One task as it would be trained on or evaluated with.
+    """One task as it would be trained on or evaluated with; without an id, a line for each task.
 
-    Example: harnessrl data show rubric-mix-10k healthbench-3a896889-9029-4ef8-8684-ca378da4702b
+    \b
+    Examples:
+      harnessrl data show rubric-mix-10k | head
+      harnessrl data show rubric-mix-10k healthbench-3a896889-9029-4ef8-8684-ca378da4702b
     """
-    from ...specs.errors import did_you_mean
+    from ...specs.errors import did_you_mean, shortened
     from ...specs.loader import dump_yaml
 
     known = {one.id: one for one in _tasks(path, folder, offline)}
+    if task is None:
+        for one in known.values():
+            typer.echo(f"{one.id}\t{_kind(one)}\t{one.domain}\t{shortened(one.prompt)}")
+        return
     if task not in known:
         fail(f"there is no task {task} in {path}{did_you_mean(task, known)}", BAD_INPUT)
-    kind = type(known[task]).__name__.removesuffix("Task")
-    typer.echo(f"# {kind}")
+    typer.echo(f"# {_kind(known[task])}")
     typer.echo(dump_yaml(known[task].model_dump(mode="json", exclude_defaults=True)), nl=False)
 
 
@@ -160,15 +175,16 @@ def validate(
     from ..data.lint import Finding, findings, unusable
 
     rows = _rows(path, folder, offline)
-    tasks = [row.task for row in rows if not isinstance(row.task, str)]
+    tasks = [(row.where, row.task) for row in rows if not isinstance(row.task, str)]
     kinds: dict[str, list[Finding]] = {}
     for finding in (*unusable(rows), *findings(tasks)):
         kinds.setdefault(finding.kind, []).append(finding)
     for kind, found in kinds.items():
         typer.echo(f"{kind}: {len(found):,}")
         for one in found if every else found[:SHOWN]:
-            typer.echo(f"  {one.task}: {one.detail}: {one.suggestion}")
-    typer.echo(f"{len(tasks):,} tasks, {sum(map(len, kinds.values())):,} findings")
+            typer.echo(f"  {one.where}: {one.detail}: {one.suggestion}")
+    n = sum(map(len, kinds.values()))
+    typer.echo(f"{len(tasks):,} tasks, {n:,} finding{'s' * (n != 1)}")
     if kinds:
         raise typer.Exit(1)
 
@@ -181,9 +197,18 @@ def sources() -> None:
     """
     from ..data.converters import CONVERTERS
 
+    typer.echo(f"{'converter':16} {'domain':22} remarks (docs/data.md has licences and traps)")
+    typer.echo(f"{'tasks':16} {'as each row says':22} rows in this project's own form")
     for one in CONVERTERS.values():
         notes = ["evaluation only"] * one.evaluation_only + ["your own local file only"] * one.local_only
         typer.echo(f"{one.name:16} {one.domain:22} {', '.join(notes)}".rstrip())
+
+
+def _kind(task: AnyTask) -> str:
+    """The split that a task is of, in the words of a row."""
+    from ..data.rows import SPLITS
+
+    return next(name for name, kind in SPLITS.items() if type(task) is kind)
 
 
 def _assemble(path: Path, folder: list[Path] | None, offline: bool, malformed: str | None = None) -> Mix:

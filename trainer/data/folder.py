@@ -25,17 +25,20 @@ from ...specs.errors import Problem
 from ...specs.loader import SpecError, load_task_file
 from ...specs.tasks import Task
 from .mix import FATES, LeftOut, Mix
-from .readers import FORMATS
+from .readers import FORMATS, sha256_of
 from .rows import Row, read_rows
 
 APART = "not-for-export"
 ABOUT = ("left_out.jsonl", "manifest.json")  # about tasks, and no tasks
 
 
-def write_folder(mix: Mix, target: Path, include_unlicensed: bool = False) -> dict[str, Any]:
+def write_folder(
+    mix: Mix, target: Path, include_unlicensed: bool = False, overwrite: bool = False
+) -> dict[str, Any]:
     """Write the mix to `target`, replacing a mix that is there, and return its manifest.
 
-    Raises `OSError`, and `FileExistsError` where `target` holds something else.
+    Raises `OSError`, and `FileExistsError` where `target` holds something else, or (unless `overwrite`) a
+    built mix with files that were changed or added since.
     """
     if (
         target.exists()
@@ -43,6 +46,12 @@ def write_folder(mix: Mix, target: Path, include_unlicensed: bool = False) -> di
         and (not target.is_dir() or any(target.iterdir()))
     ):
         raise FileExistsError(f"{target} is there already and is no built mix")
+    if target.exists() and not overwrite and (changed := _changed(target)):
+        some = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+        raise FileExistsError(
+            f"{target} was changed since it was built ({some}): --overwrite replaces it, --out FOLDER "
+            "leaves it"
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
     try:
@@ -157,6 +166,18 @@ def _write(path: Path, lines: Iterable[str]) -> dict[str, Any]:
         file.flush()
         os.fsync(file.fileno())
     return {"rows": n, "sha256": digest.hexdigest()}
+
+
+def _changed(target: Path) -> list[str]:
+    """The files of a built mix that are no more as they were written, and those that were added."""
+    try:
+        known = json.loads((target / "manifest.json").read_bytes())["files"]
+        written = {name: about["sha256"] for name, about in known.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return [] if not any(target.iterdir()) else ["manifest.json"]
+    there = {str(f.relative_to(target)): f for f in target.rglob("*") if f.is_file()}
+    there.pop("manifest.json")
+    return sorted(name for name, file in there.items() if sha256_of(file) != written.get(name))
 
 
 def _swap(new: Path, target: Path) -> None:

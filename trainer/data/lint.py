@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import regex
 from ftfy import fix_encoding
@@ -28,21 +28,23 @@ _WANTS = regex.compile(r"^(?:the (?:response|answer) )?(?:should|must)\b|^avoid(
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to look at: the task (`file:line` of a row that is none), what it is, a suggestion."""
+    """One thing to look at: where (`file:line` and the task's id), what it is, a suggestion."""
 
-    task: str
+    where: str
     kind: str
     detail: str
     suggestion: str
 
 
-def findings(tasks: Sequence[Task], threshold: float = 0.8) -> Iterator[Finding]:
-    """Everything that looks wrong, task by task, then the near-duplicates."""
-    for task in tasks:
-        yield from _of_task(task)
-    for match in near_duplicates([sketch(task.prompt) for task in tasks], threshold):
-        detail = f"close to {tasks[match.kept].id} (similarity {match.similarity:.2f})"
-        yield Finding(tasks[match.index].id, "duplicate", detail, "keep one of them")
+def findings(tasks: Sequence[tuple[str, Task]], threshold: float = 0.8) -> Iterator[Finding]:
+    """Everything that looks wrong with tasks and where they stand, then the near-duplicates."""
+    places = [f"{where}: {task.id}" for where, task in tasks]
+    for place, (_, task) in zip(places, tasks, strict=True):
+        for finding in _of_task(task):
+            yield replace(finding, where=place)
+    for match in near_duplicates([sketch(task.prompt) for _, task in tasks], threshold):
+        detail = f"close to {places[match.kept]} (similarity {match.similarity:.2f})"
+        yield Finding(places[match.index], "duplicate", detail, "keep one of them")
 
 
 def unusable(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -57,8 +59,6 @@ def _of_task(task: Task) -> Iterator[Finding]:
     if (n := words_in(task.prompt)) > LONG_PROMPT:
         told = "leave it out (filters.max_prompt_words) or raise engine.max_prompt_tokens"
         yield Finding(task.id, "long prompt", f"{n:,} words", told)
-    if not task.prompt.strip():
-        yield Finding(task.id, "empty prompt", "nothing but white space", "leave it out")
     if task.rubric and all(criterion.points < 0 for criterion in task.rubric):
         yield Finding(
             task.id, "only penalties", "saying nothing earns all", "add what a response must have"

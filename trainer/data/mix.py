@@ -122,16 +122,16 @@ def assemble(
             found = find(source.places, places, cache_folder(), offline)
         except UnavailableError as error:
             read.missing = str(error)
-            progress(f"{name}: not had: {error}")
-            continue
+            continue  # it is among what is missing
         read.place, read.revision = found.place, found.revision
         read.stated_licence = found.stated_licence
         for file in found.files:
             read.files[file.name] = sha256_of(file)
         _read_source(mix, name, read, found.files)
-        progress(f"{name}: {read.rows:,} rows from {read.place}")
+        progress(f"{name}: {read.rows:,} rows from {read.place} ({', '.join(map(str, found.files))})")
     if (malformed or spec.malformed) == "fail":
         _fail_on_malformed(mix)
+    progress(f"comparing {sum(len(read.tasks) for read in mix.sources.values()):,} tasks")
     _remove_duplicates(mix)
     _draw_all(mix)
     mix.check_counts()
@@ -142,7 +142,7 @@ def _read_source(mix: Mix, name: str, read: Read, files: Sequence[Path]) -> None
     for raw in _rows(read, files):
         fields = raw.fields
         if isinstance(fields, Problem):
-            _leave_out(mix, name, raw.where, "malformed", fields.message)
+            _leave_out(mix, name, raw.place, "malformed", fields.message)
             continue
         odd = next(
             (k for k, allowed in read.spec.only.items() if str(fields.get(k)) not in allowed), None
@@ -184,7 +184,8 @@ def _as_task(
     elif not is_text(fields):
         return "half of a surrogate pair is not text"
     elif not is_own(fields):
-        return "not a task: it needs `prompt` and `rubric`"
+        absent = [key for key in ("prompt", "rubric") if key not in fields]
+        return f"not a task: it has no {' and no '.join(absent)}"
     else:
         if fields.get("split") != "ood":  # this mix splits anew
             fields = {key: value for key, value in fields.items() if key != "split"}

@@ -34,6 +34,13 @@ class RawRow:
     key: str | None = None
     """The row's key in a file that is a mapping by id."""
 
+    @property
+    def place(self) -> str:
+        """`file:line`, with the column where the line is at fault at a later one."""
+        if isinstance(self.fields, Problem) and self.fields.column > 1:
+            return f"{self.where}:{self.fields.column}"
+        return self.where
+
 
 def read_raw(path: Path) -> Iterator[RawRow]:
     """The rows of a file, in order. A line that holds no row is a row with a problem.
@@ -61,7 +68,8 @@ def parse_row(path: Path, number: int, line: bytes) -> dict[str, Any]:
     """The JSON object in a line. Raises `SpecError` with `file:line:col`."""
     column, message = 1, ""
     try:
-        row = json.loads(line.decode("utf-8"))
+        # Without its end: what is cut short is at fault where it stops, not on a next line.
+        row = json.loads(line.decode("utf-8").rstrip("\r\n"), object_pairs_hook=_once)
         if isinstance(row, dict):
             return row
         message = f"a row must be a JSON object, not {type(row).__name__}"
@@ -71,7 +79,7 @@ def parse_row(path: Path, number: int, line: bytes) -> dict[str, Any]:
         column, message = error.colno, f"not JSON: {error.msg}"
     except RecursionError:
         message = "nested too deeply"
-    except ValueError as error:  # a number too long to read
+    except ValueError as error:  # a number too long to read, a key twice
         message = f"not JSON that can be read: {error}"
     raise SpecError([Problem(str(path), number, column, "", message)])
 
@@ -150,6 +158,8 @@ def _json(path: Path) -> Iterator[RawRow]:
     for number, (key, row) in enumerate(rows, 1):
         if key is not None and key in seen:
             message = f"the key {shortened(key)!r} names a row above already"
+        elif isinstance(row, _Repetitive):
+            message = "a key occurs twice in it"
         elif isinstance(row, dict):
             if key is not None:
                 seen.add(key)
@@ -158,6 +168,15 @@ def _json(path: Path) -> Iterator[RawRow]:
         else:
             message = f"a row must be a JSON object, not {type(row).__name__}"
         yield RawRow(f"{path}[{number}]", number, Problem(str(path), 1, 1, f"[{number}]", message))
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {shortened(twice)!r} occurs twice")
+    return row
 
 
 class _Repetitive(dict[str, Any]):

@@ -12,9 +12,11 @@ from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
 from ...agents.scoring.plugins import fault
+from ...specs.errors import Problem, explained
 from ...specs.loader import SpecError
 from ...specs.ood import OodTask
 from ...specs.tasks import HeldOutTask, Task, TrainTask
+from ...specs.yamlnodes import from_data
 from .converters import CONVERTERS, recognised
 from .converters.common import converted, is_text, safe_id, why
 from .readers import RawRow, read_raw
@@ -49,7 +51,7 @@ def read_rows(path: Path, read_on: bool = False) -> Iterator[Row]:
             task = _task(raw.fields, raw, path)
             yield Row(raw.where, task if isinstance(task, str) else unwritable(task) or task)
         elif read_on:
-            yield Row(raw.where, raw.fields.message, malformed=True)
+            yield Row(raw.place, raw.fields.message, malformed=True)
         else:
             raise SpecError([raw.fields])
 
@@ -87,7 +89,7 @@ def _task(row: dict[str, Any], raw: RawRow, path: Path) -> AnyTask | str:
 
 def is_own(row: dict[str, Any]) -> bool:
     """Is a row a task as it stands in a task file?"""
-    return isinstance(row.get("prompt"), str) and ("rubric" in row or "split" in row)
+    return "prompt" in row and ("rubric" in row or "split" in row)
 
 
 def from_own(row: dict[str, Any], named: dict[str, str]) -> AnyTask | str:
@@ -95,10 +97,13 @@ def from_own(row: dict[str, Any], named: dict[str, str]) -> AnyTask | str:
     split = row.get("split", "train")
     if split not in SPLITS:
         return f"split: {split!r} is not allowed; allowed: {', '.join(SPLITS)}"
+    fields = named | {key: value for key, value in row.items() if key != "split"}
     try:
-        fields = {key: value for key, value in row.items() if key != "split"}
-        return SPLITS[split].model_validate(named | fields, context=fault)
+        return SPLITS[split].model_validate(fields, context=fault)
     except ValidationError as error:
-        return why(error)
+        problems: list[Problem] = []  # what no field may hold
+        node = from_data(fields, problems)
+        problems = problems or explained(SPLITS[split], node, error)
+        return f"{problems[0].path}: {problems[0].message}" if problems else why(error)
     except RecursionError:  # the regex compiler's
         return "a regular expression is nested too deeply"

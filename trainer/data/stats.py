@@ -60,7 +60,7 @@ def figures(name: str, tasks: Sequence[Task], count: Count) -> Figures:
     return Figures(name, values)
 
 
-def tokenizer_named(name: str) -> tuple[str, Count]:
+def tokenizer_named(name: str, offline: bool = False) -> tuple[str, Count]:
     """What counts tokens, in words, and how: `minilm` (packaged), `words`, or a model's folder or id.
 
     Raises `OSError` or `ValueError` where there is no such tokenizer.
@@ -75,10 +75,10 @@ def tokenizer_named(name: str) -> tuple[str, Count]:
         packaged.no_truncation()
         packaged.no_padding()
         return "all-MiniLM-L6-v2's WordPiece", _counting(packaged)
-    return f"{name}'s", _counting(Tokenizer.from_file(str(_tokenizer_file(name))))
+    return f"{name}'s", _counting(Tokenizer.from_file(str(_tokenizer_file(name, offline))))
 
 
-def _tokenizer_file(model: str) -> Path:
+def _tokenizer_file(model: str, offline: bool) -> Path:
     """`tokenizer.json` of a model's folder, or of its id on the hub, without the model itself."""
     from huggingface_hub import hf_hub_download
 
@@ -91,7 +91,7 @@ def _tokenizer_file(model: str) -> Path:
         return file
     try:
         check_source(model)
-        return Path(hf_hub_download(model, "tokenizer.json"))
+        return Path(hf_hub_download(model, "tokenizer.json", local_files_only=offline))
     except PolicyNotFoundError as error:
         raise ValueError(str(error)) from None
     except Exception as error:  # the hub's client raises what its HTTP library raises
