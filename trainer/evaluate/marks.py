@@ -1,6 +1,6 @@
-"""A response to a multiple-choice question made plain: each label and option's text becomes one character.
+"""A response to a multiple-choice question made plain: labels and options' texts become one character.
 
-Thoughts and mark-up go first. A letter that is a word of the sentence (`a drug`, `C. difficile`) stays one.
+Thoughts and mark-up go first. A letter that is a word of its sentence (`a drug`, `C. difficile`) stays.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import regex
 
 #: Characters that are read, from the end: where the answer was asked for.
-READ = 10_000
+READ = 8_000
 
 _I = regex.IGNORECASE
 _THOUGHT = r"(?:think(?:ing)?|thoughts?|reasoning|reflection|analysis)"
@@ -53,32 +53,36 @@ _MARKUP = tuple(
 BLOCK = 0x100
 _LABEL, _TEXT, _BOTH, _WORD = (0xE000 + n * BLOCK for n in range(4))
 LABEL = "[\ue000-\ue0ff\ue200-\ue3ff]"
+TEXT = "[\ue100-\ue1ff]"
 ANY = "[\ue000-\ue3ff]"
 
 #: What may follow a letter that is a label and no word of the sentence ...
 _AFTER_LETTER = regex.compile(
-    r"[ \t]+(?:is|are|was|would|should|could|must|might|may|will|can|does|has|had|and|or|because|since|as|for|with"
-    r"|which|given|but|not|due|here|it\s+is|fits|seems|looks|appears|makes|also"
-    r"|best\s+(?:fits|explains|matches|describes|answers|accounts))\b",
+    r"[ \t]+(?:is|are|was|would|should|could|must|might|may|will|can|does|has|had|and|or|because"
+    r"|since|as|for|with|which|given|but|not|due|here|it\s+is|fits|seems|looks|appears|makes|also"
+    r"|rather|instead|over|best\s+(?:fits|explains|matches|describes|answers|accounts))\b",
     _I,
 )
 #: ... or `I` that is no pronoun, or a label that is a word (`no`, which may be one of `no evidence`).
 _AFTER_I = regex.compile(r"[ \t]+(?:is|because|since|or|fits|seems)\b", _I)
 _AFTER_WORD = regex.compile(
-    r"[ \t]+(?:because|since|as|it|this|that|these|they|the|there|we|is|would|and|or|but|for|based|given|not|was)\b",
+    r"[ \t]+(?:because|since|as|it|this|that|these|they|the|there|we|is|would|and|or|but|for|based|given"
+    r"|not|was)\b",
     _I,
 )
 _BEFORE_WORD = regex.compile(r"[ \t]+\p{Latin}")
 #: `C. difficile`, `No. 5`, and not a sentence that begins in lower case.
 _NAME = regex.compile(
-    r"\.[ \t]+(?!(?:because|since|as|this|it|the|so|which|thus|that|therefore|explanation|reason|here)\b)\p{Ll}"
+    r"\.[ \t]+(?!(?:because|since|as|this|it|the|so|which|thus|that|therefore|explanation|reason"
+    r"|here)\b)\p{Ll}"
     r"|\.\s*\p{N}"
 )
 #: Where a lower-case letter is a label: `b) ...` or `b` on a line of its own, `the answer is b.`
 _LINE_START = regex.compile(r"(?:^|\n)[\s('<>-]*$")
 _LABEL_END = regex.compile(r"[).:]|\s*$|[ \t]*\n")
 _SAID = regex.compile(
-    r"(?:[:=]|\b(?:is|be|say|answer|option|choice|letter|pick|choose|select|with|est|es|ist))\s*[('<]*$", _I
+    r"(?:[:=]|\b(?:is|be|say|answer|option|choice|letter|pick|choose|select|with|est|es|ist))\s*[('<]*$",
+    _I,
 )
 _SAID_END = regex.compile(r"[\s)'>]*(?:$|[.,;!\n])")
 
@@ -107,16 +111,16 @@ def marked(text: str, choices: Mapping[str, str]) -> str:
     """`text` with a mark for each label, each option's text, and both where they stand together."""
     labels, texts = _search(tuple(choices.items()))
     marks = {
-        label.casefold(): (label, chr((_WORD if label == own else _LABEL) + n))
+        _folded(label): (label, chr((_WORD if label == own else _LABEL) + n))
         for n, (label, own) in enumerate(choices.items())
     }
 
     def text_mark(match: regex.Match[str]) -> str:
         is_part = len(match[0]) < 6 and not _is_itself(match, match[0], match[0])
-        return str(match[0]) if is_part else chr(_TEXT + int(match.lastgroup[1:]))
+        return str(match[0]) if is_part else chr(_TEXT + int(str(match.lastgroup)[1:]))
 
     def label_mark(match: regex.Match[str]) -> str:
-        ones = [(one, *marks[one.casefold()]) for one in match[0].split("/")]
+        ones = [(one, *marks[_folded(one)]) for one in match[0].split("/")]
         are_labels = all(_is_itself(match, one, label) for one, label, _ in ones)
         return "/".join(mark for _, _, mark in ones) if are_labels else str(match[0])
 
@@ -125,7 +129,7 @@ def marked(text: str, choices: Mapping[str, str]) -> str:
         return chr(_BOTH + min(found)) if len(found) == 1 else str(match[0])
 
     text = labels.sub(label_mark, texts.sub(text_mark, text) if texts else text)
-    return _TOGETHER.sub(joined, text)
+    return str(_TOGETHER.sub(joined, text))
 
 
 #: `C) the text of C`, `the text of C (C)`
@@ -136,14 +140,18 @@ _TOGETHER = regex.compile(
 
 @functools.lru_cache(maxsize=256)
 def _search(choices: tuple[tuple[str, str], ...]) -> tuple[regex.Pattern[str], regex.Pattern[str] | None]:
-    """What finds any label (`A`, `A/B`), and the text of any option that no other has, the longest first."""
+    """What finds any label (`A`, `A/B`), and any option's text that no other has, the longest first."""
     ones = "|".join(regex.escape(label) for label, _ in sorted(choices, key=lambda item: -len(item[0])))
     label = rf"(?i:{ones})"
     labels = regex.compile(
         rf"(?<![\p{{L}}\p{{N}}&]|[\p{{L}}\p{{N}}]['/.-]){label}(?:/{label})*"
         r"(?![\p{L}\p{M}\p{N}]|['&/-][\p{L}\p{N}]|\.\p{Ll})"
     )
-    own = {n: tuple(words(_tidy(text.casefold()))) for n, (label, text) in enumerate(choices) if text != label}
+    own = {
+        n: tuple(words(_tidy(text.casefold())))
+        for n, (label, text) in enumerate(choices)
+        if text != label
+    }
     own = {n: text for n, text in own.items() if text and [*own.values()].count(text) == 1}
     gap = r"(?:[^\p{L}\p{M}\p{N}<>\u2264\u2265%-]|-(?!\p{N})){0,6}"
     patterns = [
@@ -173,6 +181,10 @@ def _is_itself(match: regex.Match[str], found: str, label: str) -> bool:
     before = text[max(0, start - 16) : start]
     begins_line = _LINE_START.search(before) and _LABEL_END.match(text, end)
     return bool(begins_line or (_SAID.search(before) and _SAID_END.match(text, end)))
+
+
+def _folded(label: str) -> str:
+    return label.casefold().replace("\u0131", "i").replace("i\u0307", "i")  # as `regex` folds them
 
 
 def _tidy(text: str) -> str:
