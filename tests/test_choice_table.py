@@ -53,7 +53,8 @@ def test_what_a_response_commits_to(line: str, said: str | None, choices: dict[s
 
 
 @pytest.mark.parametrize("unit", UNITS.splitlines())
-def test_a_long_response_takes_less_than_50_ms(unit: str) -> None:
+def test_no_response_takes_long(unit: str) -> None:
+    """40 ms where it was written; a pattern that tries all ways would take minutes."""
     unit = unit.replace("||", "\n").replace("_", " ")
     text = unit * (200_000 // len(unit))
     taken = []
@@ -61,7 +62,7 @@ def test_a_long_response_takes_less_than_50_ms(unit: str) -> None:
         started = time.process_time()
         chosen(text, OPTIONS)
         taken.append(time.process_time() - started)
-    assert min(taken) < 0.05
+    assert min(taken) < 0.25
 
 
 @pytest.mark.parametrize(
