@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import os
 import signal
 import socket
@@ -22,7 +23,8 @@ import pytest
 import tiny
 from harnessrl.specs.loader import load_run_spec
 from harnessrl.trainer.data.load import load_tasks
-from harnessrl.trainer.openrlhf.serve import ExposedError, serve
+from harnessrl.trainer.openrlhf import service as service_module
+from harnessrl.trainer.openrlhf.serve import ExposedError, main, serve
 from harnessrl.trainer.openrlhf.wire import TOKEN_ENV
 from harnessrl.trainer.provenance import provenance
 from harnessrl.trainer.runfolder import RunFolder, latest_checkpoint
@@ -48,6 +50,22 @@ logging: {{folder: runs, probe_samples: 0}}
 """
 
 
+#: Every service is a fork of one process that has loaded its code: that takes seconds.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["harnessrl.trainer.openrlhf.serve", "transformers.models.auto"])
+
+
+def run_service(argv: list[str], log: Path) -> None:
+    """The command, in a process of its own."""
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.environ[TOKEN_ENV] = TOKEN
+    service_module.HOLD = 2.0  # a test waits until a request is let go
+    sys.argv = ["serve", *argv]
+    main()
+
+
 class Service:
     """A run's service in a process of its own, and a client of it."""
 
@@ -61,30 +79,27 @@ class Service:
             headers={"authorization": f"Bearer {TOKEN}"},
             timeout=60.0,
         )
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Any = None  # multiprocessing's
 
     def start(self, *args: str) -> None:
         """Start it (again), and wait until it answers."""
-        command = [sys.executable, "-m", "harnessrl.trainer.openrlhf.serve", str(self.run.root)]
-        command += ["--port", str(self.port), *args]
-        log = (self.run.root / "service.log").open("ab")
-        self.process = subprocess.Popen(
-            command, env=os.environ | {TOKEN_ENV: TOKEN}, stdout=log, stderr=subprocess.STDOUT
-        )
+        argv = [str(self.run.root), "--port", str(self.port), *args]
+        self.process = FORKS.Process(target=run_service, args=(argv, self.run.root / "service.log"))
+        self.process.start()
         until = time.monotonic() + 60
         while time.monotonic() < until:
             with contextlib.suppress(httpx.TransportError):
                 if self.http.get("/health").status_code == 200:
                     return
-            assert self.process.poll() is None, (self.run.root / "service.log").read_text()
-            time.sleep(0.1)
+            assert self.process.is_alive(), (self.run.root / "service.log").read_text()
+            time.sleep(0.05)
         raise AssertionError((self.run.root / "service.log").read_text())
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """End it, by default without a chance to tidy up."""
-        assert self.process is not None
-        self.process.send_signal(number)
-        self.process.wait(timeout=30)
+        os.kill(self.process.pid, number)
+        self.process.join(timeout=30)
+        assert not self.process.is_alive()
 
     def ask(self, method: str, path: str, body: Any = None, expect: int = 200) -> Any:
         """A request, asked again while the service is busy."""
@@ -160,9 +175,8 @@ def service(root: Path) -> Iterator[Service]:
     service = Service(root)
     service.start()
     yield service
-    assert service.process is not None
     service.process.kill()
-    service.process.wait()
+    service.process.join()
 
 
 def test_a_whole_run(service: Service) -> None:

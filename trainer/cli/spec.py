@@ -93,8 +93,8 @@ def _check_task_prompts(spec: RunSpec, tasks: Tasks) -> None:
     from ...agents.policy import PromptError
     from ...memory.events import fold_versions
     from ...prompts import fullest_prompt
-    from ..chat import Chat, check_task_prompts
-    from ..local.model import tokenizer_at_hand
+    from ..chat import check_task_prompts
+    from ..local.model import chat_at_hand
     from ..stored import run_started
 
     if spec.engine.kind == "sim":
@@ -104,15 +104,13 @@ def _check_task_prompts(spec: RunSpec, tasks: Tasks) -> None:
     limit = spec.engine.max_prompt_tokens
     if longest + TEMPLATE_TOKENS <= limit:
         return  # a token is a byte or more: no need to load a tokenizer, which takes seconds
-    folder = tokenizer_at_hand(spec.roles.policy.model)
-    if folder is None:
+    chat = chat_at_hand(spec.roles.policy.model, limit)
+    if chat is None:
         model = spec.roles.policy.model
         typer.echo(f"engine.max_prompt_tokens: not checked, the tokenizer of {model} is not here yet")
         return
-    from transformers import AutoTokenizer
-
     try:
-        check_task_prompts(Chat(AutoTokenizer.from_pretrained(folder), limit).check_prompt, harness)
+        check_task_prompts(chat.check_prompt, harness)
     except PromptError as error:
         fail(str(error), BAD_INPUT)
 

@@ -80,8 +80,17 @@ def cache_folder() -> Path:
     return Path(base).expanduser() / "harnessrl"
 
 
-def tokenizer_at_hand(model: str) -> Path | None:
-    """A folder with the policy's tokenizer, if it is on this machine already."""
+def chat_at_hand(model: str, max_prompt_tokens: int) -> Chat | None:
+    """Prompts as the policy sees them, if its tokenizer is on this machine already."""
+    folder = _tokenizer_at_hand(model)
+    if folder is None:
+        return None
+    from transformers import AutoTokenizer
+
+    return Chat(AutoTokenizer.from_pretrained(folder), max_prompt_tokens)
+
+
+def _tokenizer_at_hand(model: str) -> Path | None:
     if model == WHEEL_NAME:
         return wheel_folder() if (wheel_folder() / "COMPLETE").is_file() else None
     if (folder := Path(model).expanduser()).is_dir():
