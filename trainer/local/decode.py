@@ -12,7 +12,7 @@ import torch
 from ...agents.policy import PromptError, Request, Sample
 from ...specs.sampling import stream
 from ..chat import Chat
-from .generate import sample_tokens
+from .generate import sample_steps
 from .model import load
 
 #: Rollouts decoded together. More only costs memory: 64 fill two cores.
@@ -34,18 +34,21 @@ def decode(
     seed: int,
     temperature: float,
     max_new_tokens: int,
-) -> Iterator[list[Sample]]:
-    """One response a request, in order, a batch at a time; `temperature` 0 takes the likeliest token.
+    at_once: int = DECODE_BATCH,
+) -> Iterator[list[tuple[int, Sample]]]:
+    """One response a request; `temperature` 0 takes the likeliest token.
 
-    The draws depend on `seed` and the requests' keys only. Raises `PromptError`.
+    Comes token by token, for whoever wants to stop in between: the numbers and responses of the requests
+    that end with it, often none. The draws depend on `seed` and the requests' keys only. Raises
+    `PromptError`.
     """
-    for start in range(0, len(requests), DECODE_BATCH):
-        batch = requests[start : start + DECODE_BATCH]
+    for start in range(0, len(requests), at_once):
+        batch = requests[start : start + at_once]
         rows = {prompt: row for row, prompt in enumerate(dict.fromkeys(r.prompt for r in batch))}
         for prompt in rows:
             chat.check_prompt(prompt)
         uniform_BT = np.stack([stream(seed, *r.key).random(max_new_tokens) for r in batch])
-        responses = sample_tokens(
+        steps = sample_steps(
             model,
             [chat.tokenize(prompt) for prompt in rows],
             [rows[r.prompt] for r in batch],
@@ -53,11 +56,12 @@ def decode(
             ends,
             temperature,
         )
-        texts = chat.tokenizer.batch_decode(responses, skip_special_tokens=True)
-        yield [
-            Sample(text.strip(), tuple(ids), ids[-1] in ends)
-            for text, ids in zip(texts, responses, strict=True)
-        ]
+        for ended in steps:
+            texts = chat.tokenizer.batch_decode([ids for _, ids in ended], skip_special_tokens=True)
+            yield [
+                (start + b, Sample(text.strip(), tuple(ids), ids[-1] in ends))
+                for text, (b, ids) in zip(texts, ended, strict=True)
+            ]
 
 
 class FolderSampler:
