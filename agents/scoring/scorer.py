@@ -102,7 +102,9 @@ class Scorer:
         with self._counting:
             self.usage.judge_calls[purpose] = self.usage.judge_calls.get(purpose, 0) + calls
         if self.judge is not None:
-            for (i, judged), said in zip(asked, self.judge.decide(items, purpose) if items else [], strict=True):
+            for (i, judged), said in zip(
+                asked, self.judge.decide(items, purpose) if items else [], strict=True
+            ):
                 for k, verdict in zip(judged, said, strict=True):
                     found[i][k] = verdict
             extracted = check_extracts(self.judge, extracts, purpose)

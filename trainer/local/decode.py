@@ -64,6 +64,11 @@ def decode(
             ]
 
 
+def device() -> str:
+    """Where a `FolderSampler` samples."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 class FolderSampler:
     """A model folder, to sample from alone: bf16 weights, on one GPU where there is one.
 
@@ -72,8 +77,7 @@ class FolderSampler:
 
     def __init__(self, folder: Path, max_new_tokens: int) -> None:
         model, tokenizer = load(folder)
-        self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.model = model.to(self.device, torch.bfloat16).eval()
+        self.model = model.to(device(), torch.bfloat16).eval()
         self._ends = end_tokens(self.model, tokenizer)
         context = getattr(model.config, "max_position_embeddings", None) or 2**31
         self._chat = Chat(tokenizer, context)
@@ -91,6 +95,6 @@ class FolderSampler:
 
     def sample(
         self, requests: Sequence[Request], seed: int, temperature: float, max_new_tokens: int
-    ) -> Iterator[list[Sample]]:
+    ) -> Iterator[list[tuple[int, Sample]]]:
         """Like `decode`."""
         return decode(self.model, self._chat, self._ends, requests, seed, temperature, max_new_tokens)
