@@ -70,19 +70,19 @@ def evaluate(
       harnessrl evaluate my.yaml --policy runs/b --set medqa.jsonl --set held-out  both
       harnessrl evaluate my.yaml --policy http://localhost:8000/v1 --set all --max-tokens 1024
     """
-    from ...agents.roles.client import KeyMissingError
-    from ...specs.loader import SpecError, load_run_spec
-    from ..evaluate import evaluation
-    from ..evaluate.folders import OtherResultsError, check_results, results_in
-    from ..evaluate.policies import PolicyMissingError, find_policy
-    from ..evaluate.run import Settings
-    from ..evaluate.seen import seen
-    from ..evaluate.sets import HELD_OUT, limited, read_sets, read_tasks
-    from ..evaluate.write import lines, write
-    from ..local.model import PolicyNotFoundError
-    from .bars import showing
-
     with _stopping() as stopped:
+        from ...agents.roles.client import KeyMissingError
+        from ...specs.loader import SpecError, load_run_spec
+        from ..evaluate import evaluation
+        from ..evaluate.folders import OtherResultsError, check_results, results_in
+        from ..evaluate.policies import PolicyMissingError, find_policy
+        from ..evaluate.run import Settings
+        from ..evaluate.seen import seen
+        from ..evaluate.sets import HELD_OUT, limited, read_sets, read_tasks
+        from ..evaluate.write import lines, write
+        from ..local.model import PolicyNotFoundError
+        from .bars import showing
+
         try:
             loaded = load_run_spec(spec)
             own = read_tasks(loaded)
@@ -146,10 +146,12 @@ class _Stopped:
 
 
 def _kept(counts: tuple[int, int, int], folder: Path) -> str:
+    from ..report.text import plural
+
     responses, every, verdicts = counts
     return (
-        f"stopped: {responses:,} of {every:,} responses are kept in {folder}, and {verdicts:,} verdicts: "
-        "the same command goes on"
+        f"stopped: {responses:,} of {every:,} responses and {plural(verdicts, 'verdict')} are kept in "
+        f"{folder}: the same command goes on"
     )
 
 
@@ -165,6 +167,7 @@ def _stopping() -> Iterator[_Stopped]:
                 sys.stderr.write("\x1b[?25h\n")  # the bars hide the cursor
             os._exit(STOPPED)
         asked = True
+        typer.echo("stopping; Ctrl-C again ends at once", err=True)
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, stop)
