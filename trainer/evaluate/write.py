@@ -219,7 +219,8 @@ def lines(evaluation: Evaluation) -> list[str]:
             out.append(f"  {w.set_name}: {w.tasks} tasks, {w.responses} responses{told}{cut}")
         for row in (row for row in policy.rows if not row.part):
             name = f"{row.set_name} {row.metric} ({row.mode})"
-            over = "" if scored_tasks(row) == f"{row.tasks:,}" else f"; over {scored_tasks(row)} tasks"
+            without = row.tasks - (row.estimate.tasks if row.estimate else 0)
+            over = f"; over {scored_tasks(row)} tasks" if without > row.unscored else ""
             unscored = f"; {row.unscored} of {row.responses} unscored" if row.unscored else ""
             out.append(f"    {name:44} {_estimate(row)}{over}{unscored}")
         out += [f"  {line}" for line in causes(policy)]

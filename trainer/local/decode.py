@@ -17,6 +17,9 @@ from .model import load
 
 #: Rollouts decoded together. More only costs memory: 64 fill two cores.
 DECODE_BATCH = 64
+#: On CPUs a `FolderSampler` decodes no more tokens at once than a minute or so is enough for, in 16
+#: responses or more: fewer would be slower.
+CPU_TOKENS, CPU_BATCH = 8192, 16
 
 
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:
@@ -96,5 +99,10 @@ class FolderSampler:
     def sample(
         self, requests: Sequence[Request], seed: int, temperature: float, max_new_tokens: int
     ) -> Iterator[list[tuple[int, Sample]]]:
-        """Like `decode`."""
-        return decode(self.model, self._chat, self._ends, requests, seed, temperature, max_new_tokens)
+        """Like `decode`. Who stops in between loses what is being decoded: on CPUs, where a batch takes
+        minutes, it is smaller."""
+        small = max(CPU_BATCH, CPU_TOKENS // max_new_tokens)
+        at_once = DECODE_BATCH if device() == "cuda" else min(DECODE_BATCH, small)
+        return decode(
+            self.model, self._chat, self._ends, requests, seed, temperature, max_new_tokens, at_once
+        )
