@@ -17,8 +17,8 @@ from .model import load
 
 #: Rollouts decoded together. More only costs memory: 64 fill two cores.
 DECODE_BATCH = 64
-#: On CPUs a `FolderSampler` decodes no more tokens at once than take a minute or two, but at least so many
-#: responses: two cores write 180 tokens a second at 16, 300 at 32 and 350 at 60.
+#: On CPUs a `FolderSampler` decodes no more tokens at once than take a minute or two, but at least so
+#: many responses: two cores write 180 tokens a second at 16, 300 at 32 and 350 at 60.
 CPU_TOKENS, CPU_BATCH = 16_384, 32
 
 
