@@ -10,10 +10,13 @@ os.environ["OMP_WAIT_POLICY"] = "passive"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
+import yaml
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +38,25 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> tiny
     done = tiny.invoke("train", paths.spec)
     assert done.exit_code == 0, done.output + repr(done.exception)
     return tiny.Finished(paths.spec, paths.run, done.output)
+
+
+@pytest.fixture
+def spec(tmp_path: Path, tiny_model: Path) -> Callable[..., Path]:
+    """Writes a spec with held-out tasks."""
+    from measured import held_out
+
+    def write(tasks: list[dict[str, Any]], **more: Any) -> Path:
+        train = [{**held_out(1)[0], "id": "train-1", "prompt": "Write about training."}]
+        train = more.pop("train", train)
+        (tmp_path / "tasks.yaml").write_text(yaml.safe_dump({"train": train, "held_out": tasks}))
+        content = {
+            "name": "measured",
+            "tasks": {"files": ["tasks.yaml"]},
+            "engine": {"kind": "local", "max_new_tokens": 8, "threads": 1},
+            "roles": {"policy": {"model": str(tiny_model)}, **more.pop("roles", {})},
+            **more,
+        }
+        (tmp_path / "spec.yaml").write_text(yaml.safe_dump(content))
+        return tmp_path / "spec.yaml"
+
+    return write

@@ -2,85 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import tiny
-import yaml
+from measured import WORDS, held_out, n_of, n_stored, result, saying, score, write_rows
 from scripted_endpoint import Body, Reply, ScriptedEndpoint, judging, nobody_there, question
-
-WORDS = ("lamp", "river", "stone", "cloud")
-
-
-def result(out: Path) -> dict[str, Any]:
-    """The JSON of an evaluation."""
-    found: dict[str, Any] = json.loads((out / "evaluation.json").read_text())
-    return found
-
-
-def score(policy: dict[str, Any], set_name: str, metric: str, mode: str = "greedy") -> dict[str, Any]:
-    """One row over a whole set."""
-    (row,) = [
-        row
-        for row in policy["rows"]
-        if (row["set_name"], row["part"], row["metric"], row["mode"]) == (set_name, "", metric, mode)
-    ]
-    return dict(row)
-
-
-def held_out(n: int) -> list[dict[str, Any]]:
-    """Tasks whose rubric is decided by checks."""
-    return [
-        {
-            "id": f"held-{i}",
-            "domain": f"domain-{i % 2}",
-            "prompt": f"Write about task number {i}.",
-            "rubric": [
-                {"text": f"says {word}", "points": 1, "check": {"kind": "mentions", "terms": [word]}}
-                for word in WORDS
-            ]
-            + [{"text": "shouts", "points": -4, "check": {"kind": "regex", "pattern": "!"}}],
-        }
-        for i in range(n)
-    ]
-
-
-@pytest.fixture
-def spec(tmp_path: Path, tiny_model: Path) -> Callable[..., Path]:
-    """Writes a spec with held-out tasks."""
-
-    def write(tasks: list[dict[str, Any]], **more: Any) -> Path:
-        train = [{**held_out(1)[0], "id": "train-1", "prompt": "Write about training."}]
-        (tmp_path / "tasks.yaml").write_text(yaml.safe_dump({"train": train, "held_out": tasks}))
-        content = {
-            "name": "measured",
-            "tasks": {"files": ["tasks.yaml"]},
-            "engine": {"kind": "local", "max_new_tokens": 8, "threads": 1},
-            "roles": {"policy": {"model": str(tiny_model)}, **more.pop("roles", {})},
-            **more,
-        }
-        (tmp_path / "spec.yaml").write_text(yaml.safe_dump(content))
-        return tmp_path / "spec.yaml"
-
-    return write
-
-
-def saying(texts: Callable[[str], str]) -> Callable[[Body], Reply]:
-    """A policy that answers a prompt with a text."""
-    return lambda body: Reply(texts(question(body)))
-
-
-def n_of(prompt: str) -> int:
-    """The number in a task's prompt."""
-    return int(prompt.rstrip(".").split()[-1])
-
 
 # --- held-out tasks -------------------------------------------------------------------------------
 
@@ -239,7 +170,7 @@ def test_responses_that_a_policy_does_not_give_are_counted_and_asked_for_again(
         file = spec(held_out(6))
         options = ["--policy", policy.base_url, "--samples", 1, "--out", tmp_path / "out"]
         done = tiny.invoke("evaluate", file, *options)
-        assert "6 responses missing" in done.output
+        assert "held-out: 6 of 12 responses missing, and in no table" in done.output
         (found,) = result(tmp_path / "out")["policies"]
         assert found["sampling"][0]["missing"] == 6
         assert score(found, "held-out", "rubric")["estimate"]["tasks"] == 3
@@ -272,23 +203,7 @@ def test_a_killed_evaluation_goes_on(spec: Callable[..., Path], tmp_path: Path) 
         assert sorted(n_of(question(body)) for body in policy.bodies[asked:]) == list(range(10, 20))
 
 
-def n_stored(path: Path) -> int:
-    """Responses on disk."""
-    if not path.exists():
-        return 0
-    with contextlib.suppress(sqlite3.OperationalError), contextlib.closing(sqlite3.connect(path)) as db:
-        return int(db.execute("SELECT count(*) FROM responses").fetchone()[0])
-    return 0
-
-
 # --- evaluation-only sets -------------------------------------------------------------------------
-
-
-def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
-    """A JSONL file."""
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(tiny.join([json.dumps(row) for row in rows]))
-    return path
 
 
 def test_exact_match_and_who_does_not_answer(spec: Callable[..., Path], tmp_path: Path) -> None:
@@ -417,7 +332,7 @@ def test_an_endpoint_that_gives_nothing_is_a_failure(spec: Callable[..., Path], 
         options = ["--policy", policy.base_url, "--samples", 1, "--out", tmp_path / "out"]
         done = tiny.invoke("evaluate", spec(held_out(3)), *options)
     assert done.exit_code == 1
-    assert "6 responses missing (6 x policy: HTTP 400" in done.output
+    assert "6 of 6 responses missing, and in no table: 6 x policy: HTTP 400" in done.output
     assert "nothing could be measured" in done.output
 
 

@@ -7,7 +7,7 @@ import copy
 import os
 import threading
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -118,9 +118,17 @@ class Role:
         other.usage = usage.roles.setdefault(self.name, {})
         return other
 
-    def ask(self, questions: Sequence[Question], purpose: str) -> list[Answer | NoAnswer]:
-        """An answer, or why there is none, for each question in order. A bad endpoint raises nothing."""
-        return self.run(self.ask_all(questions, purpose))
+    def ask(
+        self,
+        questions: Sequence[Question],
+        purpose: str,
+        heard: Callable[[int, Answer | NoAnswer], None] = lambda n, answer: None,
+    ) -> list[Answer | NoAnswer]:
+        """An answer, or why there is none, for each question in order. A bad endpoint raises nothing.
+
+        `heard` gets the number of a question and its answer as it comes, in the role's own thread.
+        """
+        return self.run(self.ask_all(questions, purpose, heard))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the role's loop and wait for it (from any other thread)."""
@@ -130,9 +138,20 @@ class Role:
         """Start a coroutine on the role's loop and do not wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    async def ask_all(self, questions: Sequence[Question], purpose: str) -> list[Answer | NoAnswer]:
+    async def ask_all(
+        self,
+        questions: Sequence[Question],
+        purpose: str,
+        heard: Callable[[int, Answer | NoAnswer], None] = lambda n, answer: None,
+    ) -> list[Answer | NoAnswer]:
         """`ask`, for callers on the role's own loop."""
-        return list(await asyncio.gather(*(self.ask_one(q, purpose) for q in questions)))
+
+        async def one(n: int, question: Question) -> Answer | NoAnswer:
+            answer = await self.ask_one(question, purpose)
+            heard(n, answer)
+            return answer
+
+        return list(await asyncio.gather(*(one(n, q) for n, q in enumerate(questions))))
 
     async def ask_one(self, question: Question, purpose: str) -> Answer | NoAnswer:
         """One question with all its attempts, inside the role's limits."""
@@ -226,9 +245,14 @@ class Role:
             return f"sent no list of models ({type(error).__name__})"
 
     def close(self) -> None:
-        """Close connections and end the loop's thread."""
+        """Close connections and end the loop's thread. Questions still open are given up: whoever waits
+        for one gets a `CancelledError`."""
 
         async def close_all() -> None:
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
             for client in self._clients.values():
                 await client.close()
 

@@ -17,7 +17,7 @@ import random
 import re
 import threading
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import regex
@@ -59,6 +59,8 @@ class Verdict:
 
     met: bool | None
     cause: str = ""
+    reason: str = field(default="", compare=False)
+    """What a judge gave as its reason, if anything."""
 
 
 def run_check(check: Check, prompt: str, response: str) -> Verdict:

@@ -18,7 +18,7 @@ from ...prompts import render
 from ...specs.schema import Judge as JudgeSpec
 from ..roles.client import Answer, NoAnswer, Question, Role, answer_alone
 from .checks import Verdict
-from .verdictcache import Answers
+from .verdictcache import Answers, Reasons
 
 #: How often an answer that is no verdict is asked for again.
 ASK_AGAIN = 1
@@ -79,10 +79,13 @@ class Item:
 class Judge:
     """Decides items through a role, with a cache of its verdicts."""
 
-    def __init__(self, role: Role, spec: JudgeSpec, cache: Answers | None) -> None:
+    def __init__(
+        self, role: Role, spec: JudgeSpec, cache: Answers | None, reasons: Reasons | None = None
+    ) -> None:
         self.role = role
         self.spec = spec
         self.cache = cache
+        self.reasons = reasons
         self._words = _words(spec)
 
     def decide(self, items: Sequence[Item], purpose: str) -> list[list[Verdict]]:
@@ -94,7 +97,8 @@ class Judge:
         hashes = [[self._hash(item, text) for text in item.criteria] for item in items]
         if self.cache is not None:  # an empty one is false
             known = self.cache.get(list({key for row in hashes for key in row}))
-            verdicts = {key: Verdict(bool(met)) for key, met in known.items()}
+            said = self.reasons.get(list(known)) if self.reasons is not None else {}
+            verdicts = {key: Verdict(bool(met), reason=said.get(key, "")) for key, met in known.items()}
         open_items: list[tuple[Item, list[bytes]]] = []
         asked: set[bytes] = set()
         for item, row in zip(items, hashes, strict=True):
@@ -106,10 +110,10 @@ class Judge:
             groups = [wanted] if self.spec.batch == "rubric" else [[n] for n in wanted]
             open_items += [_part(item, row, group) for group in groups if group]
         for _ in range(1 + ASK_AGAIN):
-            answers = self.role.ask([self._question(item) for item, _ in open_items], purpose)
             left: list[tuple[Item, list[bytes]]] = []
-            for (item, keys), answer in zip(open_items, answers, strict=True):
-                found = _read(answer, len(keys), self.spec.batch)
+            for (item, keys), (answer, found) in zip(
+                open_items, self._asked(open_items, purpose), strict=True
+            ):
                 verdicts |= dict(zip(keys, found, strict=True))
                 # Asking again helps against a garbled answer, not against a dead endpoint.
                 unclear = [n for n, verdict in enumerate(found) if verdict.met is None]
@@ -118,10 +122,25 @@ class Judge:
             open_items = left
             if not open_items:
                 break
-        if self.cache is not None:
-            new = [(key, verdicts[key].met) for key in asked]
-            self.cache.put((key, met) for key, met in new if met is not None)
         return [[verdicts[key] for key in row] for row in hashes]
+
+    def _asked(
+        self, open_items: Sequence[tuple[Item, list[bytes]]], purpose: str
+    ) -> list[tuple[Answer | NoAnswer, list[Verdict]]]:
+        """Each item's answer and what it says. Verdicts are kept as they come: one may be stopped."""
+        found: dict[int, tuple[Answer | NoAnswer, list[Verdict]]] = {}
+
+        def heard(n: int, answer: Answer | NoAnswer) -> None:
+            keys = open_items[n][1]
+            found[n] = answer, (verdicts := _read(answer, len(keys), self.spec.batch))
+            known = [(key, one) for key, one in zip(keys, verdicts, strict=True) if one.met is not None]
+            if self.reasons is not None:  # first: a verdict that is kept is not asked for again
+                self.reasons.put((key, one.reason) for key, one in known if one.reason)
+            if self.cache is not None:
+                self.cache.put((key, bool(one.met)) for key, one in known)
+
+        self.role.ask([self._question(item) for item, _ in open_items], purpose, heard)
+        return [found[n] for n in range(len(open_items))]
 
     def _question(self, item: Item) -> Question:
         fence = _fence(item)
@@ -166,19 +185,24 @@ def _read(answer: Answer | NoAnswer, n: int, batch: str) -> list[Verdict]:
         return [Verdict(None, f"the judge {cause}")] * n
     try:
         if batch == "criterion":
-            return [Verdict(_Met.model_validate_json(text).met)]
+            one = _Met.model_validate_json(text)
+            return [Verdict(one.met, reason=one.reason)]
         numbered = _AllMet.model_validate_json(text).verdicts
     except ValidationError:
         cut = " (cut off)" if answer.finish == "length" else ""
         return [Verdict(None, f"the judge's answer is no verdict{cut}: {text[:80]!r}")] * n
-    by_number: dict[int, set[bool]] = {}
-    for one in numbered:
-        by_number.setdefault(one.number, set()).add(one.met)
+    by_number: dict[int, dict[bool, str]] = {}  # met -> the reason
+    for each in numbered:
+        by_number.setdefault(each.number, {})[each.met] = each.reason
     out = []
     for number in range(1, n + 1):
-        said = by_number.get(number, set())
+        said = by_number.get(number, {})
         cause = "the judge left the criterion out" if not said else "the judge contradicts itself"
-        out.append(Verdict(next(iter(said))) if len(said) == 1 else Verdict(None, cause))
+        if len(said) == 1:
+            ((met, reason),) = said.items()
+            out.append(Verdict(met, reason=reason))
+        else:
+            out.append(Verdict(None, cause))
     return out
 
 

@@ -65,53 +65,56 @@ class Scorer:
     def verdicts_of(
         self, questions: Sequence[tuple[Task, Sequence[Criterion], str]], purpose: str
     ) -> list[Floats]:
-        """met_K of each (task, rubric, response).
+        """met_K of each (task, rubric, response): `decided` in numbers."""
+        return [
+            np.array([np.nan if one.met is None else float(one.met) for one in row])
+            for row in self.decided(questions, purpose)
+        ]
+
+    def decided(
+        self, questions: Sequence[tuple[Task, Sequence[Criterion], str]], purpose: str
+    ) -> list[list[Verdict]]:
+        """A verdict for each criterion of each (task, rubric, response).
 
         What a judge has to decide is asked all at once, and then what it has to extract.
         """
-        found: list[Floats] = []
+        found: list[list[Verdict]] = []
         items: list[Item] = []
         asked: list[tuple[int, list[int]]] = []  # question, and which of its criteria are judged
         extracts: list[Extract] = []
         places: list[tuple[int, int]] = []  # question and criterion of each
         for i, (task, rubric, response) in enumerate(questions):
-            met_K = np.full(len(rubric), np.nan)
+            row = [_NO_JUDGE] * len(rubric)
             for k, criterion in enumerate(rubric):
                 if criterion.check is None:
                     continue
                 if criterion.extract is None:
-                    met_K[k] = self._known(run_check(criterion.check, task.prompt, response), purpose)
+                    row[k] = run_check(criterion.check, task.prompt, response)
                 else:
                     part = Part(task.prompt, response, criterion.extract)
                     extracts.append(Extract(part, criterion.check))
                     places.append((i, k))
-            found.append(met_K)
+            found.append(row)
             if judged := [k for k, criterion in enumerate(rubric) if criterion.check is None]:
                 items.append(Item(task.prompt, response, tuple(rubric[k].text for k in judged)))
                 asked.append((i, judged))
         calls = sum(len(rubric) for _, rubric, _ in questions)
         with self._counting:
             self.usage.judge_calls[purpose] = self.usage.judge_calls.get(purpose, 0) + calls
-        if items and self.judge is None:
-            for item in items:
-                for _ in item.criteria:
-                    self._known(_NO_JUDGE, purpose)
-        elif items and self.judge is not None:
-            for (i, judged), row in zip(asked, self.judge.decide(items, purpose), strict=True):
-                found[i][judged] = [self._known(verdict, purpose) for verdict in row]
-        extracted = [_NO_JUDGE] * len(extracts)
         if self.judge is not None:
+            for (i, judged), said in zip(
+                asked, self.judge.decide(items, purpose) if items else [], strict=True
+            ):
+                for k, verdict in zip(judged, said, strict=True):
+                    found[i][k] = verdict
             extracted = check_extracts(self.judge, extracts, purpose)
-        for (i, k), verdict in zip(places, extracted, strict=True):
-            found[i][k] = self._known(verdict, purpose)
-        return found
-
-    def _known(self, verdict: Verdict, purpose: str) -> float:
-        if verdict.met is None:
+            for (i, k), verdict in zip(places, extracted, strict=True):
+                found[i][k] = verdict
+        causes = [kind(one.cause) for row in found for one in row if one.met is None]
+        if causes:
             with self._counting:
-                self.causes.setdefault(purpose, Counter())[_kind(verdict.cause)] += 1
-            return np.nan
-        return float(verdict.met)
+                self.causes.setdefault(purpose, Counter()).update(causes)
+        return found
 
     def rewards(self, rubric: Sequence[Criterion], met_GK: Floats) -> Floats:
         """R_raw of each response (NaN: none) under a rubric."""
@@ -134,7 +137,7 @@ class Scorer:
             unguided = [True] * len(responses) if plain is None else plain
             found = self.asked.quality(task, responses, unguided, purpose)
             with self._counting:
-                self.oracle_causes.setdefault(purpose, Counter()).update(map(_kind, found.causes))
+                self.oracle_causes.setdefault(purpose, Counter()).update(map(kind, found.causes))
             return found
         if self.oracle.kind != "embedded" or task.quality is None:
             return Quality(np.full(len(responses), np.nan))
@@ -142,7 +145,7 @@ class Scorer:
         return Quality(np.array(measured))
 
 
-def _kind(cause: str) -> str:
+def kind(cause: str) -> str:
     """A cause without what differs from case to case: `judge: HTTP 500`, not a server's every message."""
     parts = cause.split(": ")
     return ": ".join(parts[: 2 if " " not in parts[0] else 1])

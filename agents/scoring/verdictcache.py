@@ -22,6 +22,16 @@ class Answers(Protocol):
         """Keep verdicts."""
 
 
+class Reasons(Protocol):
+    """What a judge gave as its reasons, by the hash of the question."""
+
+    def get(self, hashes: Sequence[bytes]) -> dict[bytes, str]:
+        """What is known of these questions."""
+
+    def put(self, reasons: Iterable[tuple[bytes, str]]) -> None:
+        """Keep reasons."""
+
+
 class VerdictCache:
     """An SQLite table from a question's hash to its answer, a small number: of a judge 1 met, 0 not met.
 

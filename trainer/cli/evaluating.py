@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import sqlite3
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import FrameType
+from typing import Annotated
 
 import typer
 
-from .shared import BAD_INPUT, check_keys, check_prompts, fail, load
+from .shared import BAD_INPUT, check_keys, check_prompts, fail
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from ..evaluate.policies import Evaluated
-    from ..evaluate.run import Progress
+#: The exit code of a command that was stopped, as shells have it.
+STOPPED = 128 + signal.SIGINT
 
 
 def evaluate(
@@ -35,8 +38,8 @@ def evaluate(
         typer.Option(
             "--set",
             metavar="NAME|FILE",
-            help="An evaluation-only set: a file of rows, or its name in `ood/` beside the task files; "
-            "`all` of them.",
+            help="What to evaluate on, instead of the held-out tasks: a file of rows, the name of a set "
+            "in `ood/` beside the task files, `held-out`, or `all` of these. May be given again.",
         ),
     ] = None,
     samples: Annotated[
@@ -49,98 +52,129 @@ def evaluate(
     concurrency: Annotated[int, typer.Option(min=1, help="Requests in flight to an endpoint.")] = 64,
     out: Annotated[
         Path | None,
-        typer.Option(help="Where results and caches go; default: evaluations/NAME of the spec."),
+        typer.Option(
+            help="Where results and caches go; default: caches in evaluations/NAME of the spec, results "
+            "in a folder in it that is named after the policy."
+        ),
     ] = None,
 ) -> None:
-    """Measure a policy on the held-out tasks of a spec, and on evaluation-only sets.
+    """Measure a policy on the held-out tasks of a spec, or on evaluation-only sets.
 
     \b
     Full rubrics, no guidance, greedy and sampled. What was sampled and judged is kept: the same command
     goes on where it was stopped. An endpoint's key, if it wants one: environment variable POLICY_API_KEY.
     Examples:
       harnessrl evaluate specs/quickstart.yaml --policy runs/quickstart
-      harnessrl evaluate my.yaml --policy runs/b --other runs/a --set medqa.jsonl
+      harnessrl evaluate my.yaml --policy runs/b --other runs/a
+      harnessrl evaluate my.yaml --policy runs/b --set medqa.jsonl                 not the held-out tasks
+      harnessrl evaluate my.yaml --policy runs/b --set medqa.jsonl --set held-out  both
       harnessrl evaluate my.yaml --policy http://localhost:8000/v1 --set all --max-tokens 1024
     """
-    from ...agents.roles.client import KeyMissingError
-    from ...specs.loader import SpecError
-    from ..evaluate.evaluation import FolderBusyError
-    from ..evaluate.evaluation import evaluate as evaluate_all
-    from ..evaluate.policies import PolicyMissingError, open_policy
-    from ..evaluate.run import Settings
-    from ..evaluate.sets import held_out, limited, read_sets
-    from ..evaluate.write import lines, write
-    from ..local.model import PolicyNotFoundError
+    with _stopping() as stopped:
+        from ...agents.roles.client import KeyMissingError
+        from ...specs.loader import SpecError, load_run_spec
+        from ..evaluate import evaluation
+        from ..evaluate.folders import OtherResultsError, check_results, results_in
+        from ..evaluate.policies import PolicyMissingError, find_policy
+        from ..evaluate.run import Settings
+        from ..evaluate.seen import seen
+        from ..evaluate.sets import HELD_OUT, limited, read_sets, read_tasks
+        from ..evaluate.write import lines, write
+        from ..local.model import PolicyNotFoundError
+        from .bars import showing
 
-    loaded, read = load(spec, None, {})
-    check_keys(loaded, ("judge", "oracle"))
-    check_prompts(loaded)
-    run_spec = loaded.spec
+        try:
+            loaded = load_run_spec(spec)
+            own = read_tasks(loaded)
+            named = read_sets(loaded, own, sets or [HELD_OUT])
+        except SpecError as error:
+            fail(str(error), BAD_INPUT)
+        run_spec, refused = loaded.spec, named.refused
+        tasks = limited(named.tasks, limit, run_spec.seed)
+        if not tasks:
+            why = f" ({refused[0]})" if refused else ""
+            wanted = "no such task" if sets else "no held-out task, and no --set"
+            fail(f"{spec}: nothing to evaluate on: {wanted}{why}", BAD_INPUT)
+        check_keys(loaded, evaluation.asked_roles(run_spec, tasks))
+        check_prompts(loaded)
+        longest = max_tokens or run_spec.engine.max_new_tokens
+        temperature = getattr(run_spec.engine, "temperature", 1.0)
+        settings = Settings(samples, temperature, longest, run_spec.seed)
+        known = seen(tasks, own.trained)
+        for told in known:
+            typer.echo(f"WARNING: {told}", err=True)
+        names = [name for name in (policy, other) if name is not None]
+        caches = out or Path("evaluations") / run_spec.name
+        try:
+            found = [find_policy(name, concurrency, longest) for name in names]
+            question = evaluation.Question(run_spec, tasks, found, settings)
+            folder = out or results_in(caches, names, question.as_data())
+            check_results(folder, question.as_data())
+            stopped.kept = lambda: _kept(evaluation.kept(question, caches), caches)
+            with showing(len(tasks), len(tasks) * (1 + samples)) as begin:
+                result = evaluation.evaluate(question, known, refused, caches, folder, begin)
+            files = write(result, folder)
+        except (
+            PolicyMissingError,
+            PolicyNotFoundError,
+            KeyMissingError,
+            evaluation.EndpointMissingError,
+            evaluation.FolderBusyError,
+            OtherResultsError,
+        ) as error:
+            fail(str(error), BAD_INPUT)
+        except (OSError, sqlite3.Error) as error:
+            fail(f"{error}; what was done is kept in {caches}: the same command goes on")
+        for line in lines(result):
+            typer.echo(line)
+        for line in refused:
+            typer.echo(f"left out: {line}", err=True)
+        for file in [*files, folder / "responses.jsonl"]:
+            typer.echo(f"wrote {file}")
+        if not any(row.estimate for one in result.policies for row in one.rows):
+            fail("nothing could be measured: see the causes above")
+
+
+class _Stopped:
+    """What is said of an evaluation that is stopped."""
+
+    kept: Callable[[], str] | None = None
+
+    def told(self) -> str:
+        """How much is kept, as soon as that can be known."""
+        return "stopped: nothing was asked yet" if self.kept is None else self.kept()
+
+
+def _kept(counts: tuple[int, int, int], folder: Path) -> str:
+    from ..report.text import plural
+
+    responses, every, verdicts = counts
+    return (
+        f"stopped: {responses:,} of {every:,} responses and {plural(verdicts, 'verdict')} are kept in "
+        f"{folder}: the same command goes on"
+    )
+
+
+@contextlib.contextmanager
+def _stopping() -> Iterator[_Stopped]:
+    """The first Ctrl-C ends what is going on, a second one the process."""
+    asked = False
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            if sys.stderr.isatty():
+                sys.stderr.write("\x1b[?25h\n")  # the bars hide the cursor
+            os._exit(STOPPED)
+        asked = True
+        typer.echo("stopping; Ctrl-C again ends at once", err=True)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, stop)
+    stopped = _Stopped()
     try:
-        named = read_sets(loaded, sets or [])
-    except SpecError as error:
-        fail(str(error), BAD_INPUT)
-    tasks = limited([*held_out(read), *named.tasks], limit, run_spec.seed)
-    refused = [*read.refusal_lines(), *named.refused]
-    if not tasks:
-        why = f" ({refused[0]})" if refused else ""
-        fail(f"{spec}: nothing to evaluate on: no held-out task, and no --set{why}", BAD_INPUT)
-    longest = max_tokens or run_spec.engine.max_new_tokens
-    temperature = getattr(run_spec.engine, "temperature", 1.0)
-    settings = Settings(samples, temperature, longest, run_spec.seed)
-    folder = out or Path("evaluations") / run_spec.name
-
-    def opening(name: str) -> Callable[[], Evaluated]:
-        return lambda: open_policy(name, concurrency, longest)
-
-    policies = [opening(name) for name in (policy, other) if name is not None]
-    try:
-        with _bars(len(tasks), 1 + samples) as begin:
-            found = evaluate_all(run_spec, tasks, refused, policies, settings, folder, begin)
-        files = write(found, folder)
-    except (PolicyMissingError, PolicyNotFoundError, KeyMissingError, FolderBusyError) as error:
-        fail(str(error), BAD_INPUT)
+        yield stopped
     except KeyboardInterrupt:
-        fail(f"stopped; what was done is kept in {folder}: the same command goes on")
-    except (OSError, sqlite3.Error) as error:
-        fail(f"{error}; what was done is kept in {folder}: the same command goes on")
-    for line in lines(found):
-        typer.echo(line)
-    for line in refused:
-        typer.echo(f"left out: {line}", err=True)
-    for file in files:
-        typer.echo(f"wrote {file}")
-    if not any(row.estimate for result in found.policies for row in result.rows):
-        fail("nothing could be measured: see the causes above")
-
-
-def _bars(tasks: int, each: int) -> Any:
-    """Progress on standard error: responses sampled, tasks measured."""
-    import contextlib
-
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    @contextlib.contextmanager
-    def showing() -> Iterator[Callable[[str], Progress]]:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-
-            def begin(name: str) -> Any:
-                sampling = bars.add_task(f"{name}: responses", total=tasks * each)
-                measuring = bars.add_task(f"{name}: tasks measured", total=tasks)
-
-                def progress(sampled: int, measured: int) -> None:
-                    bars.update(sampling, completed=sampled)
-                    bars.update(measuring, completed=measured)
-
-                return progress
-
-            yield begin
-
-    return showing()
+        fail(stopped.told(), STOPPED)
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -11,7 +11,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ...agents.roles.client import Answer, NoAnswer, Question, Role, answer_alone
-from ...agents.scoring.verdictcache import VerdictCache
+from ...agents.scoring.scorer import kind
+from ...agents.scoring.verdictcache import Reasons, VerdictCache
 from ...prompts import render
 from ...specs.ood import Graded, OodTask
 from ...specs.tasks import Task
@@ -25,6 +26,14 @@ class _Grade(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
     grade: int
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A grade and the judge's reason; or None, and why there is none."""
+
+    grade: int | None
+    said: str
 
 
 @dataclass(frozen=True)
@@ -71,9 +80,12 @@ class _Asked:
 class GradeMeasure:
     """The mean of a response's grades, as a share of the highest grade; none where one is missing."""
 
-    def __init__(self, role: Role | None, cache: VerdictCache | None) -> None:
+    def __init__(
+        self, role: Role | None, cache: VerdictCache | None, reasons: Reasons | None = None
+    ) -> None:
         self.role = role
         self.cache = cache
+        self.reasons = reasons
 
     def fits(self, task: Task) -> bool:
         """Does the set grade in levels?"""
@@ -96,26 +108,37 @@ class GradeMeasure:
             out.append([_mean(grades, [next(said) for _ in grades]) for _ in group.texts])
         return out
 
-    def _ask(self, asked: Sequence[_Asked]) -> list[int | str]:
+    def _ask(self, asked: Sequence[_Asked]) -> list[_Given]:
         """A grade, or why there is none."""
         if self.role is None:
-            return ["needs a judge role, and none is configured"] * len(asked)
+            return [_Given(None, "needs a judge role, and none is configured")] * len(asked)
         questions = [one.question() for one in asked]
         keys = [self._key(question) for question in questions]
-        found: dict[bytes, int | str] = {}
+        found: dict[bytes, _Given] = {}
         if self.cache is not None:
-            found |= self.cache.get(list({*keys}))
+            known = self.cache.get(list({*keys}))
+            reasons = self.reasons.get(list(known)) if self.reasons is not None else {}
+            found = {key: _Given(grade, reasons.get(key, "")) for key, grade in known.items()}
         open_ones = {key: n for n, key in enumerate(keys) if key not in found}
         for _ in range(1 + ASK_AGAIN):
-            answers = self.role.ask([questions[n] for n in open_ones.values()], "evaluate")
-            again = {}
-            for (key, n), answer in zip(open_ones.items(), answers, strict=True):
-                found[key] = _read(answer, *asked[n].range)
-                if isinstance(answer, Answer) and isinstance(found[key], str):
-                    again[key] = n
-                elif self.cache is not None and isinstance(grade := found[key], int):
-                    self.cache.put([(key, grade)])
-            open_ones = again
+            order = list(open_ones.items())
+
+            def heard(n: int, answer: Answer | NoAnswer, order: list[tuple[bytes, int]] = order) -> None:
+                key, which = order[n]
+                found[key] = given = _read(answer, *asked[which].range)
+                if given.grade is None:
+                    return
+                if self.reasons is not None and given.said:
+                    self.reasons.put([(key, given.said)])
+                if self.cache is not None:
+                    self.cache.put([(key, given.grade)])
+
+            answers = self.role.ask([questions[n] for _, n in order], "evaluate", heard)
+            open_ones = {
+                key: n
+                for (key, n), answer in zip(order, answers, strict=True)
+                if isinstance(answer, Answer) and found[key].grade is None
+            }
             if not open_ones:
                 break
         return [found[key] for key in keys]
@@ -128,25 +151,24 @@ class GradeMeasure:
         return hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()
 
 
-def _mean(criteria: Sequence[Graded], grades: Sequence[int | str]) -> Measured:
-    told = {criterion.name: grade for criterion, grade in zip(criteria, grades, strict=True)}
-    cause = next((grade for grade in grades if isinstance(grade, str)), None)
+def _mean(criteria: Sequence[Graded], given: Sequence[_Given]) -> Measured:
+    pairs = list(zip(criteria, given, strict=True))
+    told = [{"criterion": each.name, "grade": one.grade, "reason": one.said} for each, one in pairs]
+    cause = next((kind(one.said) for one in given if one.grade is None), None)
     if cause is not None:
         return Measured({"grade": Score(None, cause)}, detail={"grades": told})
-    shares = [
-        grade / criterion.levels[-1].high
-        for criterion, grade in zip(criteria, grades, strict=True)
-        if isinstance(grade, int)
-    ]
+    shares = [one.grade / each.levels[-1].high for each, one in pairs if one.grade is not None]
     return Measured({"grade": Score(sum(shares) / len(shares))}, detail={"grades": told})
 
 
-def _read(answer: Answer | NoAnswer, low: int, high: int) -> int | str:
+def _read(answer: Answer | NoAnswer, low: int, high: int) -> _Given:
     if isinstance(answer, NoAnswer):
-        return answer.cause
+        return _Given(None, answer.cause)
     text = answer_alone(answer)
     try:
-        grade = _Grade.model_validate_json(text).grade
+        found = _Grade.model_validate_json(text)
     except ValidationError:
-        return f"the judge's answer is no grade: {text[:80]!r}"
-    return grade if low <= grade <= high else f"the judge's grade is not within {low} to {high}"
+        return _Given(None, f"the judge's answer is no grade: {text[:80]!r}")
+    if not low <= found.grade <= high:
+        return _Given(None, f"the judge's grade is not within {low} to {high}")
+    return _Given(found.grade, found.reason)

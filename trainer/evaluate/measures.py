@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -9,7 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...agents.scoring.scorer import Scorer
+from ...agents.scoring.checks import Verdict
+from ...agents.scoring.scorer import Scorer, kind
 from ...specs.ood import OodTask
 from ...specs.tasks import Criterion, Task
 from .choice import chosen
@@ -38,6 +40,8 @@ class Judged:
 
     criterion: Criterion
     met: bool | None
+    said: str = ""
+    """Why: the judge's reason, or what kept it from a verdict."""
 
 
 @dataclass(frozen=True)
@@ -83,23 +87,26 @@ class RubricMeasure:
     def measure(self, groups: Sequence[Group]) -> list[list[Measured]]:
         """R_raw of each response; a criterion is dropped for all responses of a group, or for none."""
         questions = [(g.task, self._rubric(g.task), text) for g in groups for text in g.texts]
-        found = iter(self.scorer.verdicts_of(questions, "evaluate"))
-        cause = next(iter(self.scorer.take_causes("evaluate")), "")
-        return [self._group(group, [next(found) for _ in group.texts], cause) for group in groups]
+        found = iter(self.scorer.decided(questions, "evaluate"))
+        self.scorer.take_causes("evaluate")  # each verdict has its own
+        return [self._group(group, [next(found) for _ in group.texts]) for group in groups]
 
     def _rubric(self, task: Task) -> tuple[Criterion, ...]:
         return task.rubric or self.more(task)
 
-    def _group(self, group: Group, met: Sequence[np.ndarray], cause: str) -> list[Measured]:
+    def _group(self, group: Group, found: Sequence[Sequence[Verdict]]) -> list[Measured]:
         rubric = self._rubric(group.task)
-        if not met:
+        if not found:
             return []
-        rewards_G = self.scorer.rewards(rubric, np.stack(met))
+        met_GK = np.array([[np.nan if one.met is None else one.met for one in row] for row in found])
+        rewards_G = self.scorer.rewards(rubric, met_GK.astype(float))
+        causes = Counter(kind(one.cause) for row in found for one in row if one.met is None)
+        cause = next((cause for cause, _ in causes.most_common(1)), "")
         out = []
-        for met_K, reward in zip(met, rewards_G.tolist(), strict=True):
+        for row, reward in zip(found, rewards_G.tolist(), strict=True):
             verdicts = tuple(
-                Judged(criterion, None if np.isnan(one) else bool(one))
-                for criterion, one in zip(rubric, met_K, strict=True)
+                Judged(criterion, one.met, one.reason or one.cause)
+                for criterion, one in zip(rubric, row, strict=True)
             )
             if np.isnan(reward):
                 score = unclipped = Score(None, f"too few verdicts; the commonest cause: {cause}")
@@ -122,12 +129,15 @@ class QualityMeasure:
 
     def measure(self, groups: Sequence[Group]) -> list[list[Measured]]:
         """Quality in [0, 1]. A task's questions are asked at once, and those of several tasks."""
-        with ThreadPoolExecutor(TASKS_AT_A_TIME if self.scorer.asked else 1) as pool:
+        pool = ThreadPoolExecutor(TASKS_AT_A_TIME if self.scorer.asked else 1)
+        try:
             return list(pool.map(self._group, groups))
+        finally:  # one who stops does not wait for the oracle: closing its role ends what is open
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _group(self, group: Group) -> list[Measured]:
         found = self.scorer.quality(group.task, group.texts, "evaluate")
-        cause = found.causes[0] if found.causes else "the oracle does not say"
+        cause = kind(found.causes[0]) if found.causes else "the oracle does not say"
         return [
             Measured({"oracle quality": Score(None, cause) if np.isnan(q) else Score(q)})
             for q in found.q_N.tolist()

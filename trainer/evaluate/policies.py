@@ -8,7 +8,8 @@ import hashlib
 import os
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +22,8 @@ from ...specs.sampling import stream
 from ...specs.schema import Endpoint
 from ..runfolder import RunFolder, latest_checkpoint
 
+#: What a checkpoint of the simulated engine holds in place of weights.
+SIMULATED = "logits.json"
 #: The environment variable with the key of an evaluated endpoint, where it wants one.
 KEY_ENV = "POLICY_API_KEY"
 
@@ -55,19 +58,37 @@ class Evaluated(Protocol):
     def replies(self, asks: Sequence[Ask]) -> Iterator[tuple[int, Reply | str]]:
         """The number of an ask and its reply (a text: why there is none), each as it comes."""
 
+    def stop(self) -> None:
+        """From another thread: `replies` ends soon, whatever is left."""
+
     def close(self) -> None:
-        """Let go of it. Replies still to come do not come any more."""
+        """Let go of it."""
 
 
 class PolicyMissingError(Exception):
     """What was named is no policy; the message says why."""
 
 
-def open_policy(name: str, concurrency: int, max_tokens: int) -> Evaluated:
+@dataclass(frozen=True)
+class Found:
+    """A policy that is there, and what opens it."""
+
+    name: str
+    identity: str
+    open: Callable[[], Evaluated]
+
+
+def find_policy(name: str, concurrency: int, max_tokens: int) -> Found:
     """The policy that a command line names. Raises `PolicyMissingError`, `PolicyNotFoundError`."""
     if name.startswith(("http://", "https://")):
-        return EndpointPolicy(name, concurrency, max_tokens)
-    return LocalPolicy(name, policy_folder(name), max_tokens)
+        with contextlib.closing(EndpointPolicy(name, concurrency, max_tokens)) as policy:
+            identity = policy.identity
+        return Found(name, identity, lambda: EndpointPolicy(name, concurrency, max_tokens))
+    from ..local.decode import device
+
+    folder = policy_folder(name)
+    identity = f"local {fingerprint(folder)} {device()}"
+    return Found(name, identity, lambda: LocalPolicy(name, identity, folder, max_tokens))
 
 
 def policy_folder(name: str) -> Path:
@@ -78,11 +99,17 @@ def policy_folder(name: str) -> Path:
     from ..local.model import resolve
 
     root = Path(name).expanduser()
-    if (root / "spec.yaml").is_file() and (root / "events.jsonl").is_file():
-        run = RunFolder(root)
-        exported = run.openrlhf / "policy"
-        found = latest_checkpoint(run)
-        folder = found[1] / "policy" if found else exported
+    is_run = (root / "spec.yaml").is_file() and (root / "events.jsonl").is_file()
+    run = RunFolder(root)
+    found = latest_checkpoint(run) if is_run else None
+    folder = found[1] / "policy" if found else run.openrlhf / "policy" if is_run else root
+    if (folder / SIMULATED).is_file():
+        raise PolicyMissingError(
+            f"{name}: a simulated policy: it has no weights that could write responses to other tasks. "
+            "What its run measured is in the run's report; a run with `engine.kind: local` or `openrlhf` "
+            "has a policy to evaluate"
+        )
+    if is_run:
         if not (folder / "config.json").is_file():
             raise PolicyMissingError(f"{name}: the run has no policy that could be loaded (no {folder})")
         return folder
@@ -105,15 +132,16 @@ class LocalPolicy:
     Raises `PolicyNotFoundError`.
     """
 
-    def __init__(self, name: str, folder: Path, max_tokens: int) -> None:
+    def __init__(self, name: str, identity: str, folder: Path, max_tokens: int) -> None:
         from ..local.decode import FolderSampler
 
         self.name = name
+        self.identity = identity
         self._sampler = FolderSampler(folder, max_tokens)
-        self.identity = f"local {fingerprint(folder)} {self._sampler.device}"
+        self._stopped = threading.Event()
 
     def replies(self, asks: Sequence[Ask]) -> Iterator[tuple[int, Reply | str]]:
-        """Batch by batch; greedy and sampled ones are decoded apart."""
+        """Each as soon as it ends; greedy and sampled ones are decoded apart."""
         good: dict[tuple[float, int, int], list[int]] = {}
         for n, ask in enumerate(asks):
             if why := self._sampler.refuses(ask.prompt):
@@ -122,10 +150,15 @@ class LocalPolicy:
                 good.setdefault((ask.temperature, ask.max_tokens, ask.seed), []).append(n)
         for (temperature, max_tokens, seed), numbers in good.items():
             requests = [Request(asks[n].prompt, asks[n].key) for n in numbers]
-            left = iter(numbers)
-            for batch in self._sampler.sample(requests, seed, temperature, max_tokens):
-                for sample in batch:
-                    yield next(left), Reply(sample.text, sample.finished)
+            for ended in self._sampler.sample(requests, seed, temperature, max_tokens):
+                for k, sample in ended:
+                    yield numbers[k], Reply(sample.text, sample.finished)
+                if self._stopped.is_set():
+                    return
+
+    def stop(self) -> None:
+        """With the next token."""
+        self._stopped.set()
 
     def close(self) -> None:
         """Free the memory."""
@@ -160,6 +193,7 @@ class EndpointPolicy:
         self.name = name
         self.identity = f"{url} {served}"
         self._stopped = threading.Event()
+        self._work: Future[None] | None = None
 
     def _served(self, url: str, model: str) -> str:
         served = self._role.models(url)
@@ -189,26 +223,28 @@ class EndpointPolicy:
             done.put((n, _reply(await self._role.ask_one(question, "evaluate"))))
 
         async def every() -> None:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for n, ask in enumerate(asks):
-                        group.create_task(one(n, ask))
-            finally:
-                done.put(None)
+            async with asyncio.TaskGroup() as group:
+                for n, ask in enumerate(asks):
+                    group.create_task(one(n, ask))
 
-        self._work = self._role.start(every())
+        work = self._work = self._role.start(every())
+        work.add_done_callback(lambda _: done.put(None))
+        if self._stopped.is_set():  # before there was any work to cancel
+            work.cancel()
         while (found := done.get()) is not None:
             yield found
         if not self._stopped.is_set():
-            self._work.result()
+            work.result()
+
+    def stop(self) -> None:
+        """At once; what was asked is given up."""
+        self._stopped.set()
+        if self._work is not None:
+            self._work.cancel()
 
     def close(self) -> None:
-        """Stop asking."""
-        self._stopped.set()
-        if work := getattr(self, "_work", None):
-            work.cancel()
-        with contextlib.suppress(RuntimeError):
-            self._role.close()
+        """Close the connections."""
+        self._role.close()
 
 
 def _reply(answer: object) -> Reply | str:

@@ -61,6 +61,8 @@ class Answered:
 
 
 Progress = Callable[[int, int], None]
+#: Replies by the number of what was asked, as they come; or why no more will.
+Arriving = queue.SimpleQueue[tuple[int, Reply | str] | BaseException]
 
 
 def answer_all(
@@ -75,9 +77,7 @@ def answer_all(
     tasks measured. What a policy raises comes out of here."""
     asks = [ask for _, task in tasks for ask in settings.asks(task)]
     each = 1 + settings.samples
-    replies: dict[int, Reply | str] = {}
-    found: dict[int, Answered] = {}
-    arriving: queue.SimpleQueue[tuple[int, Reply | str] | BaseException] = queue.SimpleQueue()
+    arriving: Arriving = queue.SimpleQueue()
     left = []
     for n, ask in enumerate(asks):
         if known := store.get(policy.identity, ask):
@@ -86,6 +86,23 @@ def answer_all(
             left.append(n)
     sampler = threading.Thread(target=_sample, args=(policy, asks, left, store, arriving), daemon=True)
     sampler.start()
+    try:
+        return _measure_all(tasks, each, arriving, measures, progress)
+    finally:
+        policy.stop()
+        sampler.join()  # a thread that is inside torch when the process ends would abort it
+
+
+def _measure_all(
+    tasks: Sequence[tuple[str, Task]],
+    each: int,
+    arriving: Arriving,
+    measures: Sequence[Measure],
+    progress: Progress,
+) -> list[Answered]:
+    """Tasks measured as soon as all their replies (`each`) have arrived."""
+    replies: dict[int, Reply | str] = {}
+    found: dict[int, Answered] = {}
     missing = [each] * len(tasks)
     ready: list[int] = []
     while len(found) < len(tasks):
@@ -106,7 +123,6 @@ def answer_all(
             found[t] = answered
         ready = []
         progress(len(replies), len(found))
-    sampler.join()
     return [found[t] for t in range(len(tasks))]
 
 
@@ -115,7 +131,7 @@ def _sample(
     asks: Sequence[Ask],
     left: Sequence[int],
     store: ResponseStore,
-    arriving: queue.SimpleQueue[tuple[int, Reply | str] | BaseException],
+    arriving: Arriving,
 ) -> None:
     try:
         for k, reply in policy.replies([asks[n] for n in left]):

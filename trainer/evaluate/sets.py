@@ -1,23 +1,41 @@
-"""What is evaluated on: the held-out tasks of a spec, and evaluation-only sets by name."""
+"""What is evaluated on: the held-out tasks of a spec, and evaluation-only sets by name.
+
+Task files are read without what a run would ask of them: whether its training tasks can be scored is
+nothing to an evaluation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...agents.scoring.plugins import fault
 from ...specs.errors import COMMAND_LINE, Problem, SpecError, did_you_mean
-from ...specs.loader import LoadedSpec
+from ...specs.loader import LoadedSpec, load_task_file
 from ...specs.ood import OodTask
 from ...specs.sampling import stream
-from ...specs.tasks import Task
-from ..data.load import Tasks
+from ...specs.tasks import HeldOutTask, Task, TrainTask, ValidationTask
+from ..data.derived import derive_quality
+from ..data.load import Refusal, Tasks, unscorable
 from ..data.readers import FORMATS
 from ..data.rows import read_rows
 
 HELD_OUT = "held-out"
 EVERY = "all"
 SetTasks = list[tuple[str, Task]]
+
+
+@dataclass
+class SpecTasks:
+    """What a spec's task files hold."""
+
+    trained: list[tuple[str, Task]] = field(default_factory=list)
+    """`training` or `validation`, and the task, whether it could be scored or not."""
+    held_out: list[Task] = field(default_factory=list)
+    """Each is scored by its full rubric, whatever training made of others'."""
+    refused: list[Refusal] = field(default_factory=list)
 
 
 @dataclass
@@ -28,39 +46,70 @@ class Sets:
     refused: list[str] = field(default_factory=list)
 
 
-def held_out(tasks: Tasks) -> SetTasks:
-    """The in-domain set. A task is scored by its full rubric, whatever training made of others'."""
-    return [(HELD_OUT, task) for task in tasks.held_out.values()]
-
-
-def read_sets(loaded: LoadedSpec, wanted: Sequence[str]) -> Sets:
-    """The sets that a command line names: a file, or the name of one in a folder `ood` beside a task file
-    of the spec (`all`: every one of them). A row's set is its source, or the file's name.
+def read_sets(loaded: LoadedSpec, own: SpecTasks, wanted: Sequence[str]) -> Sets:
+    """The sets that a command line names: `held-out`, the spec's own held-out tasks; a file; the name of
+    one in a folder `ood` beside a task file of the spec; `all` of these. A row's set is its source, or
+    the file's name.
 
     Raises `SpecError`.
     """
     beside = _beside(loaded)
     files: list[tuple[str, Path]] = []
+    sets = Sets()
     for name in wanted:
         if Path(name).is_file():
             files.append(("", Path(name)))
-        elif name in beside or (name == EVERY and beside):
-            files += [(n, path) for n, path in beside.items() if name in (EVERY, n)]
-        else:
-            known = ", ".join(beside) or "none: no folder `ood` is beside the task files"
-            message = f"{name} is no file and no set{did_you_mean(name, list(beside))}; sets: {known}"
+            continue
+        if name not in (HELD_OUT, EVERY, *beside):
+            found = list(beside)
+            known = ", ".join(found) or "no folder `ood` is beside the task files"
+            message = f"{name} is no file and no set{did_you_mean(name, [HELD_OUT, *found])}; "
+            message += f"sets: {HELD_OUT}, {EVERY}; {known}"
             raise SpecError([Problem(COMMAND_LINE, 0, 0, "--set", message)])
-    sets = Sets()
-    for name, path in files:
+        if name in (HELD_OUT, EVERY) and not sets.tasks:
+            sets.tasks = [(HELD_OUT, task) for task in own.held_out]
+            sets.refused = Tasks(refused=own.refused).refusal_lines()
+        files += [(n, path) for n, path in beside.items() if name in (EVERY, n)]
+    for name, path in dict.fromkeys(files):
         _read(name, path, sets)
-    ids = [task.id for _, task in sets.tasks]
-    if (
-        twice := next((one for one in ids if ids.count(one) > 1), None)
-        if len({*ids}) < len(ids)
-        else None
-    ):
+    times = Counter((name, task.id) for name, task in sets.tasks)
+    if twice := next((one for (_, one), n in times.items() if n > 1), None):
         raise SpecError([Problem(COMMAND_LINE, 0, 0, "--set", f"two tasks have the id {twice}")])
     return sets
+
+
+def read_tasks(loaded: LoadedSpec) -> SpecTasks:
+    """The tasks of a spec's files. Raises `SpecError`."""
+    own = SpecTasks()
+    judged = loaded.spec.roles.judge is not None
+    for path in loaded.task_files:
+        for where, task in _rows(path):
+            if isinstance(task, str):
+                own.refused.append(Refusal(where, task))
+            elif isinstance(task, TrainTask):
+                own.trained.append(("training", task))
+            elif isinstance(task, ValidationTask):
+                own.trained.append(("validation", task))
+            elif reason := unscorable(task.rubric, judged):
+                own.refused.append(Refusal(where, reason))
+            else:
+                own.held_out.append(task)
+    return own
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Task | str]]:
+    """The tasks of a file, each with its place; a text says why a row is none."""
+    if path.suffix in FORMATS:
+        for row in read_rows(path):
+            task = row.task
+            if isinstance(task, HeldOutTask) and task.origin and task.quality is None:
+                # What an oracle can know of a row of a data set, as when a run reads it.
+                task = task.model_copy(update={"quality": derive_quality(task.prompt)})
+            yield row.where, task
+        return
+    file = load_task_file(path, fault)
+    for one in (*file.train, *file.validation, *file.held_out):
+        yield f"{path}: {one.id}", one
 
 
 def _beside(loaded: LoadedSpec) -> dict[str, Path]:

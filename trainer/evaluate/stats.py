@@ -53,36 +53,41 @@ def estimate(
     if not len(values):
         return None
     values_T, weights_T = np.asarray(values, dtype=float), np.asarray(weights, dtype=float)
-    means_B = _means(values_T, weights_T, seed)
-    mean = float(values_T @ weights_T / weights_T.sum())
-    if clipped:
-        mean, means_B = float(np.clip(mean, 0.0, 1.0)), np.clip(means_B, 0.0, 1.0)
-    return Estimate(mean, _interval(means_B) if len(values) > 1 else None, len(values))
+    means = _with_mean(values_T, weights_T, seed, clipped)
+    return Estimate(float(means[-1]), _interval(means[:-1]) if len(values) > 1 else None, len(values))
 
 
 def paired(
-    first: Sequence[float], second: Sequence[float], weights: Sequence[float], seed: int
+    first: Sequence[float],
+    second: Sequence[float],
+    weights: Sequence[float],
+    seed: int,
+    clipped: bool = False,
 ) -> Paired | None:
-    """Two policies' scores on the same tasks, in the same order; None of no task."""
+    """Two policies' scores on the same tasks, in the same order; None of no task.
+
+    `clipped`: each policy's mean is clipped to [0, 1], of all tasks and of each draw of them.
+    """
     if not len(first):
         return None
-    gap_T = np.asarray(first, dtype=float) - np.asarray(second, dtype=float)
+    first_T, second_T = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
     weights_T = np.asarray(weights, dtype=float)
-    interval = _interval(_means(gap_T, weights_T, seed)) if len(gap_T) > 1 else None
+    gaps = _with_mean(first_T, weights_T, seed, clipped) - _with_mean(second_T, weights_T, seed, clipped)
+    gap_T = first_T - second_T
     return Paired(
-        float(gap_T @ weights_T / weights_T.sum()),
-        interval,
+        float(gaps[-1]),
+        _interval(gaps[:-1]) if len(gap_T) > 1 else None,
         wins=int((gap_T > TIE).sum()),
         ties=int((np.abs(gap_T) <= TIE).sum()),
         losses=int((gap_T < -TIE).sum()),
     )
 
 
-def _means(values_T: Floats, weights_T: Floats, seed: int) -> Floats:
-    """Means of bootstrap draws, shape (DRAWS,)."""
-    times_BT = _times(seed, len(values_T))
-    drawn: Floats = (times_BT @ (values_T * weights_T)) / (times_BT @ weights_T)
-    return drawn
+def _with_mean(values_T: Floats, weights_T: Floats, seed: int, clipped: bool) -> Floats:
+    """Means of bootstrap draws, and behind them that of all tasks, shape (DRAWS + 1,)."""
+    times_BT = np.vstack([_times(seed, len(values_T)), np.ones(len(values_T))])
+    means: Floats = (times_BT @ (values_T * weights_T)) / (times_BT @ weights_T)
+    return np.clip(means, 0.0, 1.0) if clipped else means
 
 
 @functools.lru_cache(maxsize=8)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
+import threading
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,7 @@ class ResponseStore:
     """An SQLite table from what was asked of which policy to what it replied."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=NORMAL")
+        self._db = _opened(path)
         self._db.execute(
             "CREATE TABLE IF NOT EXISTS responses (key BLOB PRIMARY KEY, text TEXT, finished INTEGER)"
         )
@@ -38,6 +37,47 @@ class ResponseStore:
     def close(self) -> None:
         """Let go of the file."""
         self._db.close()
+
+
+class ReasonStore:
+    """An SQLite table from the hash of what a judge was asked to the reason that it gave.
+
+    Several threads may use it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
+        self._db = _opened(path)
+        self._db.execute("CREATE TABLE IF NOT EXISTS reasons (hash BLOB PRIMARY KEY, text TEXT)")
+
+    def get(self, hashes: Sequence[bytes]) -> dict[bytes, str]:
+        """What is known of these questions."""
+        found: dict[bytes, str] = {}
+        with self._lock:
+            for start in range(0, len(hashes), 500):
+                part = hashes[start : start + 500]
+                marks = ",".join("?" * len(part))
+                rows = self._db.execute(f"SELECT hash, text FROM reasons WHERE hash IN ({marks})", part)
+                found |= {key: json.loads(text) for key, text in rows}
+        return found
+
+    def put(self, reasons: Iterable[tuple[bytes, str]]) -> None:
+        """Keep reasons. As JSON, like responses."""
+        rows = [(key, json.dumps(text)) for key, text in reasons]
+        with self._lock:
+            self._db.executemany("INSERT OR REPLACE INTO reasons VALUES (?, ?)", rows)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=NORMAL")
+    return db
 
 
 def _key(identity: str, ask: Ask) -> bytes:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
-from .measures import RUBRIC, RUBRIC_UNCLIPPED, Judged
+from .measures import RUBRIC, RUBRIC_UNCLIPPED
 from .policies import Reply
 from .run import Answered, Mode, Response
 from .stats import Estimate, Paired, estimate, paired
@@ -29,6 +29,8 @@ class Row:
     metric: str
     estimate: Estimate | None
     """None: nothing could be scored."""
+    tasks: int
+    """Tasks that there are, scored by this metric or not."""
     responses: int
     unscored: int
     causes: dict[str, int]
@@ -36,17 +38,16 @@ class Row:
 
 
 @dataclass(frozen=True)
-class CriterionRow:
-    """How often one criterion of one task was met, over all responses."""
+class Unscored:
+    """Why responses to a set could not be scored by one kind of metric, in every mode and variant."""
 
     set_name: str
-    task_id: str
-    text: str
-    points: float
-    good: float | None
-    """Share that earned it: met, or of a penalty not met. None: never scored."""
-    verdicts: int
+    kind: str
+    responses: int
+    """That it was to score, by any mode."""
     unscored: int
+    causes: dict[str, int]
+    """The commonest first; each response counts under one."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def sampling(answered: Sequence[Answered]) -> list[Sampling]:
         causes = Counter(reply for reply in replies if isinstance(reply, str))
         cut = sum(isinstance(reply, Reply) and not reply.finished for reply in replies)
         out.append(
-            Sampling(name, len(some), len(replies), causes.total(), cut, dict(causes.most_common(5)))
+            Sampling(name, len(some), len(replies), causes.total(), cut, dict(causes.most_common()))
         )
     return out
 
@@ -112,7 +113,7 @@ def _says_nothing_new(row: Row, beside: Sequence[Row]) -> bool:
 def _row(
     set_name: str, part: str, mode: Mode, metric: str, members: Sequence[Answered], seed: int
 ) -> Row:
-    scores = [r.scores[metric] for a in members for r in _of(a, mode) if metric in r.scores]
+    scores = [r.scores[metric] for a in members for r in of_mode(a, mode) if metric in r.scores]
     causes = Counter(score.cause for score in scores if score.value is None)
     known = list(task_scores(members, mode, metric).values())
     return Row(
@@ -121,82 +122,46 @@ def _row(
         mode,
         metric,
         estimate([v for v, _ in known], [w for _, w in known], seed, clipped=metric == RUBRIC_UNCLIPPED),
+        len(members),
         len(scores),
         causes.total(),
-        dict(causes.most_common(5)),
+        dict(causes.most_common()),
     )
+
+
+def unscored_rows(answered: Sequence[Answered]) -> list[Unscored]:
+    """Every cause once: strict and loose, clipped and not, are unscored for the same one."""
+    out = []
+    for name, some in by(answered, lambda a: a.set_name).items():
+        responses = [r for a in some for r in a.responses]
+        for kind in dict.fromkeys(_kind(metric) for r in responses for metric in r.scores):
+            scores = [
+                next(score for metric, score in r.scores.items() if _kind(metric) == kind)
+                for r in responses
+                if any(_kind(metric) == kind for metric in r.scores)
+            ]
+            causes = Counter(score.cause for score in scores if score.value is None)
+            if causes:
+                told = dict(causes.most_common())
+                out.append(Unscored(name, kind, len(scores), causes.total(), told))
+    return out
+
+
+def _kind(metric: str) -> str:
+    """`prompts, strict` and `prompts, loose` are of one kind."""
+    return metric.partition(",")[0]
 
 
 def task_scores(members: Sequence[Answered], mode: Mode, metric: str) -> dict[str, tuple[float, float]]:
     """Task id -> (mean over its scored responses, weight); tasks without a scored one are not in it."""
     out = {}
     for a in members:
-        scores = [r.scores[metric] for r in _of(a, mode) if metric in r.scores]
+        scores = [r.scores[metric] for r in of_mode(a, mode) if metric in r.scores]
         known = [(s.value, s.weight) for s in scores if s.value is not None]
         if known:
             values, weights = np.array(known).T
             out[a.task.id] = (float(values @ weights / weights.sum()), float(weights.mean()))
     return out
-
-
-def axis_rows(answered: Sequence[Answered], seed: int) -> list[Row]:
-    """Share of criteria that were earned, by the axis that the source names, over all responses."""
-    out = []
-    for name, some in by(answered, lambda a: a.set_name).items():
-        for mode in MODES:
-            shares: dict[str, list[tuple[float, float]]] = defaultdict(list)
-            seen: Counter[str] = Counter()
-            unscored: Counter[str] = Counter()
-            for a in some:
-                verdicts = [v for r in _of(a, mode) for v in r.verdicts]
-                for axis, mine in by(verdicts, axis_of).items():
-                    good = [earned(v) for v in mine]
-                    known = [g for g in good if g is not None]
-                    seen[axis] += len(good)
-                    unscored[axis] += len(good) - len(known)
-                    if known:
-                        shares[axis].append((float(np.mean(known)), float(len(known))))
-            for axis in sorted(seen, key=lambda one: (one == "", one)):
-                values = shares[axis]
-                found = estimate([v for v, _ in values], [w for _, w in values], seed)
-                out.append(
-                    Row(
-                        name,
-                        axis or "no axis",
-                        mode,
-                        "criteria earned",
-                        found,
-                        seen[axis],
-                        unscored[axis],
-                        {},
-                    )
-                )
-    named = {row.set_name for row in out if row.part != "no axis"}
-    return [row for row in out if row.set_name in named]  # a set without any axis says nothing here
-
-
-def criterion_rows(answered: Sequence[Answered]) -> list[CriterionRow]:
-    """Every criterion of every task, those that are earned least first."""
-    out = []
-    for a in answered:
-        verdicts: dict[str, list[Judged]] = by(
-            [v for r in a.responses for v in r.verdicts], lambda v: v.criterion.id
-        )
-        for same in verdicts.values():
-            good = [g for g in map(earned, same) if g is not None]
-            criterion = same[0].criterion
-            out.append(
-                CriterionRow(
-                    a.set_name,
-                    a.task.id,
-                    criterion.text,
-                    criterion.points,
-                    float(np.mean(good)) if good else None,
-                    len(same),
-                    len(same) - len(good),
-                )
-            )
-    return sorted(out, key=lambda row: (row.good is None, row.good or 0.0, -abs(row.points)))
 
 
 def compare(first: Sequence[Answered], second: Sequence[Answered], seed: int) -> list[PairedRow]:
@@ -210,31 +175,22 @@ def compare(first: Sequence[Answered], second: Sequence[Answered], seed: int) ->
             mine = [a for a in some if part in ("", a.task.domain)]
             for mode in MODES:
                 for metric in _metrics(mine, mode):
-                    if metric == RUBRIC_UNCLIPPED:
-                        continue  # its mean is clipped, and a difference of clipped means is no mean
                     ours_T, theirs_T = (task_scores(each, mode, metric) for each in (mine, theirs))
+                    if metric == RUBRIC_UNCLIPPED and all(
+                        scores == task_scores(each, mode, RUBRIC)
+                        for scores, each in ((ours_T, mine), (theirs_T, theirs))
+                    ):
+                        continue  # no response of either is below zero
                     both = [t for t in ours_T if t in theirs_T]
                     found = paired(
                         [ours_T[t][0] for t in both],
                         [theirs_T[t][0] for t in both],
                         [ours_T[t][1] for t in both],
                         seed,
+                        clipped=metric == RUBRIC_UNCLIPPED,
                     )
                     out.append(PairedRow(name, part, mode, metric, found))
     return out
-
-
-def earned(verdict: Judged) -> float | None:
-    """1 for a criterion that is met, or a penalty that is not; None unscored."""
-    if verdict.met is None:
-        return None
-    return float(verdict.met == (verdict.criterion.points > 0))
-
-
-def axis_of(verdict: Judged) -> str:
-    """The axis that a criterion's tags name, or an empty string."""
-    tags = verdict.criterion.tags or ()
-    return next((tag.removeprefix("axis:") for tag in tags if tag.startswith("axis:")), "")
 
 
 def by(items: Iterable[T], key: Callable[[T], str]) -> dict[str, list[T]]:
@@ -245,9 +201,9 @@ def by(items: Iterable[T], key: Callable[[T], str]) -> dict[str, list[T]]:
     return out
 
 
-def _of(answered: Answered, mode: Mode) -> list[Response]:
+def of_mode(answered: Answered, mode: Mode) -> list[Response]:
     return [response for response in answered.responses if response.mode == mode]
 
 
 def _metrics(answered: Sequence[Answered], mode: Mode) -> list[str]:
-    return list(dict.fromkeys(m for a in answered for r in _of(a, mode) for m in r.scores))
+    return list(dict.fromkeys(m for a in answered for r in of_mode(a, mode) for m in r.scores))

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from ...memory.files import write_atomic
 from ..report import text
 from .evaluation import Evaluation, PolicyResult
+from .folders import RESULTS
 from .stats import DRAWS, LEVEL, Interval
 from .tables import PairedRow, Row, by
 
@@ -25,7 +26,7 @@ WORST = 25
 def write(evaluation: Evaluation, out: Path) -> list[Path]:
     """Write `evaluation.{json,md,html}` into `out`. Raises `OSError`."""
     files = {
-        "evaluation.json": json.dumps(asdict(evaluation), indent=1) + "\n",
+        RESULTS: json.dumps(asdict(evaluation), indent=1) + "\n",
         "evaluation.md": markdown(evaluation),
         "evaluation.html": page(evaluation),
     }
@@ -45,7 +46,13 @@ def page(evaluation: Evaluation) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        number=text.number, signed=text.signed, interval=text.interval, count=text.count
+        number=text.number,
+        signed=text.signed,
+        interval=text.interval,
+        count=text.count,
+        scored_tasks=scored_tasks,
+        causes=causes,
+        worst_heading=worst_heading,
     )
     return environment.get_template("evaluation.html").render(
         e=evaluation,
@@ -74,6 +81,8 @@ def markdown(evaluation: Evaluation) -> str:
         f"Oracle: {evaluation.oracle or 'none'}. "
         f"Intervals: {LEVEL:.0%}, {DRAWS:,} bootstrap draws of tasks.",
     ]
+    for one in evaluation.seen:
+        lines += ["", f"**Not new: {_cell(str(one))}.**"]
     for policy in evaluation.policies:
         lines += ["", f"## {_cell(policy.name)}", ""]
         lines += _table(
@@ -81,15 +90,25 @@ def markdown(evaluation: Evaluation) -> str:
             [(w.set_name, w.responses, w.missing, w.cut) for w in policy.sampling],
         )
         lines += ["", *_rows(policy.rows)]
+        if told := causes(policy):
+            lines += ["", "Unscored, and why:", "", *(f"* {_cell(line)}" for line in told)]
         if policy.axes:
-            lines += ["", "By axis:", "", *_rows(policy.axes)]
-        if policy.criteria:
-            lines += ["", f"The {WORST} criteria that are earned least:", ""]
+            lines += ["", "By axis, share of criteria earned:", "", *_rows(policy.axes)]
+        if policy.worst:
+            lines += ["", f"{worst_heading(policy)}:", ""]
             lines += _table(
-                ("task", "criterion", "points", "earned", "verdicts", "unscored"),
+                ("set", "criterion", "points", "earned", "tasks", "verdicts", "unscored"),
                 [
-                    (c.task_id, c.text, f"{c.points:g}", text.number(c.good, 2), c.verdicts, c.unscored)
-                    for c in policy.criteria[:WORST]
+                    (
+                        c.set_name,
+                        c.text,
+                        f"{c.points:g}",
+                        text.number(c.good, 2),
+                        c.tasks,
+                        c.verdicts,
+                        c.unscored,
+                    )
+                    for c in policy.worst[:WORST]
                 ],
             )
     if evaluation.comparison:
@@ -97,6 +116,31 @@ def markdown(evaluation: Evaluation) -> str:
     if evaluation.refused:
         lines += ["", "## Left out", "", *(f"* {_cell(line)}" for line in evaluation.refused)]
     return "\n".join(lines) + "\n"
+
+
+def worst_heading(policy: PolicyResult) -> str:
+    """With as many rows as there are."""
+    n = min(WORST, len(policy.worst))
+    rest = f", of {len(policy.worst):,} that are not always earned" if len(policy.worst) > n else ""
+    return f"The {text.plural(n, 'criterion').replace('criterions', 'criteria')} earned least{rest}"
+
+
+def causes(policy: PolicyResult) -> list[str]:
+    """Why responses are missing or unscored: every cause once, with how often."""
+    missing = [
+        f"{w.set_name}: {w.missing} of {w.responses} responses missing, and in no table: {_all(w.causes)}"
+        for w in policy.sampling
+        if w.missing
+    ]
+    return missing + [
+        f"{one.set_name} {one.kind}: {one.unscored} of {one.responses} responses unscored: "
+        f"{_all(one.causes)}"
+        for one in policy.unscored
+    ]
+
+
+def _all(found: dict[str, int]) -> str:
+    return "; ".join(f"{n:,} x {cause}" for cause, n in found.items())
 
 
 def _vs(evaluation: Evaluation) -> str:
@@ -115,12 +159,18 @@ def _rows(rows: Sequence[Row]) -> list[str]:
                 row.metric,
                 text.number(row.estimate.mean if row.estimate else None),
                 text.interval(row.estimate.interval if row.estimate else None),
-                row.estimate.tasks if row.estimate else 0,
+                scored_tasks(row),
                 f"{row.unscored} of {row.responses}",
             )
             for row in rows
         ],
     )
+
+
+def scored_tasks(row: Row) -> str:
+    """The tasks that a figure is over; `3 of 10` where not all have one."""
+    n = row.estimate.tasks if row.estimate else 0
+    return f"{n:,}" if n == row.tasks else f"{n:,} of {row.tasks:,}"
 
 
 def _compared(rows: Sequence[PairedRow]) -> list[str]:
@@ -160,21 +210,20 @@ def _cell(said: str) -> str:
 
 def lines(evaluation: Evaluation) -> list[str]:
     """What the command prints: whole sets only."""
-    out = []
+    out = [f"WARNING: {told}" for told in evaluation.seen]
     for policy in evaluation.policies:
         out.append(f"{policy.name}:")
         for w in policy.sampling:
-            told = f"; {w.missing} responses missing ({_first(w.causes)})" if w.missing else ""
+            told = f"; {w.missing} missing" if w.missing else ""
             cut = f"; {w.cut} cut at the token limit" if w.cut else ""
             out.append(f"  {w.set_name}: {w.tasks} tasks, {w.responses} responses{told}{cut}")
         for row in (row for row in policy.rows if not row.part):
             name = f"{row.set_name} {row.metric} ({row.mode})"
-            unscored = (
-                f"; {row.unscored} of {row.responses} unscored ({_first(row.causes)})"
-                if row.unscored
-                else ""
-            )
-            out.append(f"    {name:44} {_estimate(row)}{unscored}")
+            without = row.tasks - (row.estimate.tasks if row.estimate else 0)
+            over = f"; over {scored_tasks(row)} tasks" if without > row.unscored else ""
+            unscored = f"; {row.unscored} of {row.responses} unscored" if row.unscored else ""
+            out.append(f"    {name:44} {_estimate(row)}{over}{unscored}")
+        out += [f"  {line}" for line in causes(policy)]
     if evaluation.comparison:
         first, second = (policy.name for policy in evaluation.policies)
         out.append(f"{first} less {second}:")
@@ -197,7 +246,3 @@ def _estimate(row: Row) -> str:
 
 def _ascii(interval: Interval | None) -> str:
     return "" if interval is None else f"[{interval[0]:.3f}, {interval[1]:.3f}]"
-
-
-def _first(causes: dict[str, int]) -> str:
-    return next((f"{n} x {cause}" for cause, n in causes.items()), "")

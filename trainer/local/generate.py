@@ -8,7 +8,7 @@ tokens (left-padded), T response tokens (right-padded), V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,7 +55,6 @@ def pick_tokens(logits_BV: Tensor, uniform_B: Tensor, temperature: float) -> Ten
     return ids_B.clamp(max=cdf_BV.shape[1] - 1).to(logits_BV.device)
 
 
-@torch.no_grad()
 def sample_tokens(
     model: Any,
     prompts: Sequence[Sequence[int]],
@@ -65,6 +64,24 @@ def sample_tokens(
     temperature: float,
 ) -> list[list[int]]:
     """Sample one response a rollout; `owner[b]` is the prompt of rollout b. Ends are kept."""
+    steps = sample_steps(model, prompts, owner, uniform_BT, end_ids, temperature)
+    ended = {b: ids for step in steps for b, ids in step}
+    return [ended[b] for b in range(len(owner))]
+
+
+@torch.no_grad()
+def sample_steps(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    owner: Sequence[int],
+    uniform_BT: np.ndarray,
+    end_ids: Sequence[int],
+    temperature: float,
+) -> Iterator[list[tuple[int, list[int]]]]:
+    """`sample_tokens` token by token: the rollouts that end with each one, often none.
+
+    Whoever iterates may stop after any token.
+    """
     device = next(model.parameters()).device
     uniforms_BT = torch.as_tensor(uniform_BT, dtype=torch.float32, device=device)
     owner_B = torch.tensor(owner, device=device)
@@ -77,8 +94,11 @@ def sample_tokens(
         for b, token in zip(alive_B.tolist(), ids_B.tolist(), strict=True):
             responses[b].append(token)
         go_on_B = ~torch.isin(ids_B, ends)
-        if t + 1 == uniform_BT.shape[1] or not go_on_B.any():
-            break
+        if t + 1 == uniform_BT.shape[1]:
+            go_on_B[:] = False
+        yield [(b, responses[b]) for b in alive_B[~go_on_B].tolist()]
+        if not go_on_B.any():
+            return
         if not go_on_B.all():  # finished rollouts leave the batch
             kept_B = go_on_B.nonzero().squeeze(1)
             cache.batch_select_indices(kept_B)
@@ -93,7 +113,6 @@ def sample_tokens(
             use_cache=True,
         )
         logits_BV = out.logits[:, -1]
-    return responses
 
 
 @torch.no_grad()

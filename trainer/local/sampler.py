@@ -50,5 +50,6 @@ class Sampler:
     def sample(self, requests: Sequence[Request], seed: int) -> list[Sample]:
         """Sample one response a request, in order (see `agents.policy.Policy`)."""
         limit = self.spec.max_new_tokens
-        batches = decode(self.model, self._chat, self._ends, requests, seed, self.spec.temperature, limit)
-        return [sample for batch in batches for sample in batch]
+        steps = decode(self.model, self._chat, self._ends, requests, seed, self.spec.temperature, limit)
+        found = {n: sample for ended in steps for n, sample in ended}
+        return [found[n] for n in range(len(requests))]
