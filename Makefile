@@ -29,8 +29,10 @@ types-folder:
 	mkdir -p build/types/harnessrl
 	ln -sfn $(addprefix ../../../,__init__.py specs prompts memory agents trainer) build/types/harnessrl/
 
+# Two at a time, each with files of its own; a worker takes 1.5 GB.
+JOBS ?= 2
 unit: $(DEV_READY)
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(JOBS) --dist loadscope
 
 # The slower checks: a wheel in a clean environment trains, and SmolLM2 takes two real steps.
 slow: $(DEV_READY)

