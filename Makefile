@@ -58,12 +58,16 @@ $(READY): $(VENV)/bin/python pyproject.toml constraints.txt
 # package `tests` beside itself, which is not ours to keep.
 $(DEV_READY): $(READY)
 	$(BIN)/pip install -qq $(PIP_ARGS) -e ".[dev]"
-	$(BIN)/pip install -qq --no-deps openrlhf==0.11.2
+	$(BIN)/pip install -qq --no-deps $(OPENRLHF)
 	touch $@
 
 # The engine tests: OpenRLHF, vLLM, Ray and DeepSpeed for real, on a CPU, in an environment of their own,
-# since they pin other versions of some libraries. It is large (4 GB), so all clones share it.
-ENGINES ?= $(HOME)/.cache/harnessrl/engines-$(shell sha256sum tests/engines/requirements.txt | cut -c1-12)
+# since they pin other versions of some libraries. It is large (4 GB), so all clones share it; what it holds
+# is in its name.
+OPENRLHF := openrlhf==0.11.2
+DEEPSPEED := deepspeed==0.19.6
+ENGINES_HASH := $(shell (cat tests/engines/requirements.txt; echo $(OPENRLHF) $(DEEPSPEED)) | sha256sum | cut -c1-12)
+ENGINES ?= $(HOME)/.cache/harnessrl/engines-$(ENGINES_HASH)
 ENGINES_READY := $(ENGINES)/ready
 
 test-engines: $(DEV_READY) $(ENGINES_READY) types-folder
@@ -74,13 +78,13 @@ engines: $(ENGINES_READY)
 
 # DeepSpeed is built against the torch that is there, without its CUDA parts, and by an older setuptools than
 # vLLM asks for. OpenRLHF asks for flash-attn, which needs a GPU. The last three do not fit this torch.
-$(ENGINES_READY): tests/engines/requirements.txt
+$(ENGINES_READY):
 	$(PYTHON) -m venv $(ENGINES)
 	$(ENGINES)/bin/pip install -qq --upgrade pip
 	$(ENGINES)/bin/pip install -qq $(TORCH_INDEX) -r tests/engines/requirements.txt
 	$(ENGINES)/bin/pip install -qq setuptools==78.1.1
-	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(ENGINES)/bin/pip install -qq --no-build-isolation deepspeed==0.19.6
-	$(ENGINES)/bin/pip install -qq --no-deps openrlhf==0.11.2
+	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(ENGINES)/bin/pip install -qq --no-build-isolation $(DEEPSPEED)
+	$(ENGINES)/bin/pip install -qq --no-deps $(OPENRLHF)
 	$(ENGINES)/bin/pip uninstall -qq -y torchvision torchaudio torchcodec
 	touch $@
 
