@@ -12,6 +12,17 @@ from typing import Any
 import tiny
 from scripted_endpoint import Body, Reply, question
 
+#: Four rows as MedQA has them; B is right.
+MEDQA = [
+    {
+        "question": f"Which one is number {i}?",
+        "options": {"A": "the first", "B": "the second", "C": "the third", "D": "the fourth"},
+        "answer": "the second",
+        "answer_idx": "B",
+    }
+    for i in range(4)
+]
+
 WORDS = ("lamp", "river", "stone", "cloud")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
-from measured import WORDS, held_out, n_of, n_stored, result, saying, score, write_rows
+from measured import MEDQA, WORDS, held_out, n_of, n_stored, result, saying, score, write_rows
 from scripted_endpoint import Body, Reply, ScriptedEndpoint, judging, nobody_there, question
 
 # --- held-out tasks -------------------------------------------------------------------------------
@@ -207,17 +207,8 @@ def test_a_killed_evaluation_goes_on(spec: Callable[..., Path], tmp_path: Path) 
 
 
 def test_exact_match_and_who_does_not_answer(spec: Callable[..., Path], tmp_path: Path) -> None:
-    rows = [
-        {
-            "question": f"Which one is number {i}?",
-            "options": {"A": "the first", "B": "the second", "C": "the third", "D": "the fourth"},
-            "answer": "the second",
-            "answer_idx": "B",
-        }
-        for i in range(4)
-    ]
     said = ["The answer is (B).", "**B** or C?", "Answer: A", "B. the second"]
-    write_rows(tmp_path / "ood" / "medqa.jsonl", rows)
+    write_rows(tmp_path / "ood" / "medqa.jsonl", MEDQA)
 
     def texts(prompt: str) -> str:
         return next((said[i] for i in range(4) if f"number {i}?" in prompt), "nothing")

@@ -16,19 +16,10 @@ import pytest
 import tiny
 from harnessrl.trainer.cli import bars
 from harnessrl.trainer.evaluate.stats import paired
-from measured import WORDS, held_out, n_of, n_stored, result, saying, score, write_rows
+from measured import MEDQA, WORDS, held_out, n_of, n_stored, result, saying, score, write_rows
 from scripted_endpoint import Body, Reply, ScriptedEndpoint, judging, nobody_there, question
 
 Spec = Callable[..., Path]
-MEDQA = [
-    {
-        "question": f"Which one is number {i}?",
-        "options": {"A": "the first", "B": "the second", "C": "the third", "D": "the fourth"},
-        "answer": "the second",
-        "answer_idx": "B",
-    }
-    for i in range(4)
-]
 
 
 def judge_role(judge: ScriptedEndpoint | str) -> dict[str, Any]:

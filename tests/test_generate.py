@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harnessrl.trainer.local.generate import pick_tokens, response_logprobs, sample_tokens
+from harnessrl.trainer.local.generate import pick_tokens, response_logprobs, sample_steps
 from harnessrl.trainer.local.model import load
 
 # Two prompts of unlike length (so the shorter is padded), five rollouts of unlike lengths.
@@ -160,7 +160,21 @@ def test_pick_tokens_works_on_a_large_bf16_vocabulary() -> None:
     assert 49_000 < int(picked[2]) < 49_152
 
 
-# --- sample_tokens --------------------------------------------------------------------------------
+# --- sampling -------------------------------------------------------------------------------------
+
+
+def sample_tokens(
+    model: Any,
+    prompts: Any,
+    owner: Sequence[int],
+    uniform_BT: Any,
+    ends: Sequence[int],
+    temperature: float,
+) -> list[list[int]]:
+    """The responses in order."""
+    steps = sample_steps(model, prompts, owner, uniform_BT, ends, temperature)
+    ended = {b: ids for step in steps for b, ids in step}
+    return [ended[b] for b in range(len(owner))]
 
 
 def uniforms(rows: int, length: int, seed: int = 0) -> np.ndarray:

@@ -219,20 +219,11 @@ engine:
     max_new_tokens: 10, max_prompt_tokens: 160}}
 logging: {{folder: runs, probe_samples: 0, evaluate_every: 2, validation_samples: 2}}
 """
-APART = """
-validation:
-  - id: owl
-    domain: animals
-    prompt: Write about an owl.
-    rubric:
-      - {text: The letter e occurs., points: 1, check: {kind: regex, pattern: e}}
-      - {text: The letter w occurs., points: 1, check: {kind: regex, pattern: w}}
-"""
 
 
 def test_openrlhf_evaluates_the_weights_it_exports_for_that(tmp_path: Path, tiny_model: Path) -> None:
     tiny.write_spec(tmp_path, tiny_model)
-    (tmp_path / "texts" / "apart.yaml").write_text(APART)
+    (tmp_path / "texts" / "apart.yaml").write_text(tiny.APART_YAML)
     file = tmp_path / "served.yaml"
     file.write_text(SERVED.format(model=tiny_model))
     spec = load_run_spec(file)

@@ -177,6 +177,18 @@ class Finished:
     output: str
 
 
+#: A task that is set apart for validation.
+APART_YAML = """
+validation:
+  - id: owl
+    domain: animals
+    prompt: Write about an owl.
+    rubric:
+      - {text: The letter e occurs., points: 1, check: {kind: regex, pattern: e}}
+      - {text: The letter w occurs., points: 1, check: {kind: regex, pattern: w}}
+"""
+
+
 def write_spec(folder: Path, model: Path | str, steps: int = 6) -> Paths:
     """Write `tiny.yaml` and its tasks into `folder`."""
     (folder / "texts").mkdir(parents=True, exist_ok=True)

@@ -64,21 +64,13 @@ engine:
   kl_coef: 0.01
 logging: {{folder: {runs}, checkpoint_every: 2, probe_samples: 2, evaluate_every: 2}}
 """
-#: A task whose rewards always tie, and one that is set apart. With seed 2 the first step draws `fox`,
-#: `words`, `letters` and `tie`.
+#: A task whose rewards always tie. With seed 2 the first step draws `fox`, `words`, `letters` and `tie`.
 MORE = """
 train:
   - id: tie
     domain: animals
     prompt: Write about a tie.
     rubric: [{text: The end., points: 1, check: {kind: mentions, terms: [no response has this]}}]
-validation:
-  - id: owl
-    domain: animals
-    prompt: Write about an owl.
-    rubric:
-      - {text: The letter e occurs., points: 1, check: {kind: regex, pattern: e}}
-      - {text: The letter w occurs., points: 1, check: {kind: regex, pattern: w}}
 """
 ADDED = Criterion.model_validate(
     {"text": "The letter q occurs.", "points": 3, "check": {"kind": "regex", "pattern": "q"}}
@@ -141,7 +133,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("engines")
     model = tiny.build_tiny_model(folder / "model")
     tiny.write_spec(folder, model)
-    (folder / "texts" / "more.yaml").write_text(MORE)
+    (folder / "texts" / "more.yaml").write_text(MORE + tiny.APART_YAML)
     spec = folder / "engines.yaml"
     spec.write_text(SPEC.format(model=model, runs=folder / "runs", kind="openrlhf"))
     script = folder / "run.sh"

@@ -137,10 +137,15 @@ def _sampled(shingles: U64) -> list[int]:
     return chosen
 
 
+def plain(text: str) -> str:
+    """A text up to case, spacing and punctuation."""
+    return " ".join(regex.findall(r"\w+", text.casefold()))
+
+
 def shingles_of(text: str) -> U64:
     """The distinct hashed shingles of a text, in order."""
-    plain = " ".join(_LETTERS.findall(text.casefold()))
-    codes = np.frombuffer(plain.encode("utf-32-le"), dtype=np.uint32).astype(np.uint64)
+    letters = " ".join(_LETTERS.findall(text.casefold()))
+    codes = np.frombuffer(letters.encode("utf-32-le"), dtype=np.uint32).astype(np.uint64)
     if len(codes) <= SHINGLE:
         codes = np.pad(codes, (0, SHINGLE + 1 - len(codes)))
     hashed = np.zeros(len(codes) - SHINGLE + 1, dtype=np.uint64)

@@ -11,7 +11,7 @@ from ftfy.badness import BADNESS_RE
 
 from ...specs.tasks import Criterion, Task
 from .draw import words_in
-from .duplicates import near_duplicates, sketch
+from .duplicates import near_duplicates, plain, sketch
 from .rows import Row
 
 LONG_PROMPT = 2000  # words
@@ -69,13 +69,13 @@ def _of_task(task: Task) -> Iterator[Finding]:
         yield from _of_criterion(task, criterion)
     seen: dict[str, float] = {}
     for criterion in task.rubric:
-        plain = " ".join(regex.findall(r"\w+", criterion.text.casefold()))
-        if plain in seen and criterion.check is None:
-            both = f"{criterion.text[:60]!r} with {seen[plain]:g} and {criterion.points:g} points"
-            opposed = seen[plain] * criterion.points < 0
+        said = plain(criterion.text)
+        if said in seen and criterion.check is None:
+            both = f"{criterion.text[:60]!r} with {seen[said]:g} and {criterion.points:g} points"
+            opposed = seen[said] * criterion.points < 0
             kind = "contradictory signs" if opposed else "duplicate criterion"
             yield Finding(task.id, kind, both, "keep one of them")
-        seen.setdefault(plain, criterion.points)
+        seen.setdefault(said, criterion.points)
 
 
 def _of_criterion(task: Task, criterion: Criterion) -> Iterator[Finding]:

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import regex
-
 from ...agents.scoring.checks import missing_resource
 from ...agents.scoring.plugins import fault
 from ...specs.errors import Problem
@@ -21,6 +19,7 @@ from ...specs.sampling import check_shares
 from ...specs.tasks import Criterion, HeldOutTask, Pool, TaskFile, TrainTask, ValidationTask
 from .converters import for_evaluation_only
 from .derived import derive_pool, derive_quality
+from .duplicates import plain
 from .readers import FORMATS
 from .rows import AnyTask, read_rows
 from .validation import cut
@@ -53,11 +52,11 @@ class Tasks:
 
     def leaks(self) -> str | None:
         """Held-out prompts that are training prompts too, up to case, spacing and punctuation."""
-        known = {_normal(task.prompt): task.id for task in self.train.values()}
+        known = {plain(task.prompt): task.id for task in self.train.values()}
         twice = [
-            f"{task.id} is {known[_normal(task.prompt)]}"
+            f"{task.id} is {known[plain(task.prompt)]}"
             for task in (*self.held_out.values(), *self.validation.values())
-            if _normal(task.prompt) in known
+            if plain(task.prompt) in known
         ]
         if not twice:
             return None
@@ -142,11 +141,6 @@ def _check_guidance_leaks(loaded: LoadedSpec, tasks: Tasks) -> None:
                     )
                     at = ("interfaces", "g", "start", n, "lines")
                     raise SpecError([loaded.problem(at, message)])
-
-
-def _normal(prompt: str) -> str:
-    """A prompt as its words alone."""
-    return " ".join(regex.findall(r"\w+", prompt.casefold()))
 
 
 class _UnusableError(Exception):

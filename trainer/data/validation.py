@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-import regex
-
 from ...specs.sampling import stream
 from ...specs.tasks import TrainTask, ValidationTask
+from .duplicates import plain
 
 
 def cut(
@@ -19,23 +18,18 @@ def cut(
     Depends on ids, domains, prompts and the seed, not on the order of the files. A domain keeps one task
     to train on; tasks in `kept`, and those whose prompt another task has too, are never set apart.
     """
-    times = Counter(_words(task.prompt) for task in train.values())
+    times = Counter(plain(task.prompt) for task in train.values())
     domains: dict[str, list[str]] = {}
     for task_id in sorted(train):
         domains.setdefault(train[task_id].domain, []).append(task_id)
     apart: set[str] = set()
     for domain, ids in domains.items():
-        free = [one for one in ids if one not in kept and times[_words(train[one].prompt)] == 1]
+        free = [one for one in ids if one not in kept and times[plain(train[one].prompt)] == 1]
         n = min(max(1, round(share * len(ids))), len(ids) - 1, len(free))
         order = stream(seed, "validation", domain).permutation(len(free))
         apart |= {free[k] for k in order[:n].tolist()}
     left = {one: task for one, task in train.items() if one not in apart}
     return left, {one: _set_apart(task) for one, task in train.items() if one in apart}
-
-
-def _words(prompt: str) -> str:
-    """A prompt up to case, spacing and punctuation."""
-    return " ".join(regex.findall(r"\w+", prompt.casefold()))
 
 
 def _set_apart(task: TrainTask) -> ValidationTask:

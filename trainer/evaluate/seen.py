@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...specs.tasks import Task
-from .overlap import tokens
+from ..data.duplicates import plain
 from .sets import SetTasks
 from .tables import by
 
@@ -36,11 +36,11 @@ class Seen:
 
 def seen(tasks: SetTasks, trained: Sequence[tuple[str, Task]]) -> list[Seen]:
     """The sets with tasks that have the prompt or the id of one of `trained`, (kind, task)."""
-    prompts = {_words(task.prompt): kind for kind, task in trained}
+    prompts = {plain(task.prompt) or task.prompt: kind for kind, task in trained}
     ids = {task.id: kind for kind, task in trained}
     out = []
     for name, some in by(tasks, lambda one: one[0]).items():
-        same = [prompts.get(_words(task.prompt)) for _, task in some]
+        same = [prompts.get(plain(task.prompt) or task.prompt) for _, task in some]
         found = [kind or ids.get(task.id) for kind, (_, task) in zip(same, some, strict=True)]
         kinds = tuple(sorted({kind for kind in found if kind}))
         if kinds:
@@ -48,7 +48,3 @@ def seen(tasks: SetTasks, trained: Sequence[tuple[str, Task]]) -> list[Seen]:
             alone = n - sum(kind is not None for kind in same)
             out.append(Seen(name, len(some), n, alone, kinds))
     return out
-
-
-def _words(prompt: str) -> tuple[str, ...]:
-    return tuple(tokens(prompt)) or (prompt,)

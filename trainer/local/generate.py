@@ -55,20 +55,6 @@ def pick_tokens(logits_BV: Tensor, uniform_B: Tensor, temperature: float) -> Ten
     return ids_B.clamp(max=cdf_BV.shape[1] - 1).to(logits_BV.device)
 
 
-def sample_tokens(
-    model: Any,
-    prompts: Sequence[Sequence[int]],
-    owner: Sequence[int],
-    uniform_BT: np.ndarray,
-    end_ids: Sequence[int],
-    temperature: float,
-) -> list[list[int]]:
-    """Sample one response a rollout; `owner[b]` is the prompt of rollout b. Ends are kept."""
-    steps = sample_steps(model, prompts, owner, uniform_BT, end_ids, temperature)
-    ended = {b: ids for step in steps for b, ids in step}
-    return [ended[b] for b in range(len(owner))]
-
-
 @torch.no_grad()
 def sample_steps(
     model: Any,
@@ -78,9 +64,10 @@ def sample_steps(
     end_ids: Sequence[int],
     temperature: float,
 ) -> Iterator[list[tuple[int, list[int]]]]:
-    """`sample_tokens` token by token: the rollouts that end with each one, often none.
+    """Sample one response a rollout; `owner[b]` is the prompt of rollout b. Ends are kept.
 
-    Whoever iterates may stop after any token.
+    Token by token: the rollouts that end with each one, often none, as (b, token ids). Whoever iterates
+    may stop after any token.
     """
     device = next(model.parameters()).device
     uniforms_BT = torch.as_tensor(uniform_BT, dtype=torch.float32, device=device)
