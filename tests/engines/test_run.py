@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 import tiny
 from conftest import python
-from harnessrl.memory.events import read_log
+from harnessrl.memory.events import fold_versions, read_log
 from harnessrl.memory.records import (
     Accepted,
     AnyRecord,
@@ -33,10 +33,12 @@ from harnessrl.memory.records import (
     Probe,
     RunFinished,
 )
+from harnessrl.specs.harness import HarnessState
 from harnessrl.specs.tasks import Criterion
 from harnessrl.specs.updates import UPDATE
 from harnessrl.trainer.requests import UpdateRequest, hand_in
 from harnessrl.trainer.runfolder import RunFolder
+from harnessrl.trainer.stored import read_stored
 
 pytestmark = pytest.mark.engines
 
@@ -115,6 +117,10 @@ class Run:
             if isinstance(record, Group) and not record.set_aside:
                 found[record.step].append(record)
         return found
+
+    def versions(self) -> list[HarnessState]:
+        """Every harness version. The evolver changes the harness too, and in each run in its own way."""
+        return fold_versions(read_stored(self.folder).tasks.train, self.records)
 
     def curve(self, name: str) -> dict[int, float]:
         """A curve of OpenRLHF's own, by step (from 1); a resumed step's is the last one."""
@@ -247,11 +253,13 @@ def test_p_g_and_c_changed_while_it_trained(run: Run) -> None:
 
 
 def test_p_acted_on_what_openrlhf_rolled_out(run: Run) -> None:
-    tasks = {step: [group.task_id for group in groups] for step, groups in run.groups().items()}
     assert "fox" in drawn_first(run.folder)
-    later = [task for step in range(1, STEPS) for task in tasks[step]]
-    assert later.count("fox") <= 1
+    versions = run.versions()
+    later = [group for step in range(1, STEPS) for group in run.groups()[step]]
     assert len(later) == (STEPS - 1) * SLOTS
+    paused = [group for group in later if versions[group.harness_version].of("fox").paused]
+    assert len(paused) >= SLOTS  # the whole of step 1: the evolver's first look comes after it
+    assert [group.task_id for group in paused].count("fox") <= 1
 
 
 def test_g_acted_on_what_openrlhf_trained_on(run: Run) -> None:
@@ -261,9 +269,15 @@ def test_g_acted_on_what_openrlhf_trained_on(run: Run) -> None:
         groups = run.groups()[step]
         expected = sum(sum(group.guided) for group in groups) / (SLOTS * GROUP)
         assert guided[step + 1] == pytest.approx(expected)
-    dogs = [g for step in range(1, STEPS) for g in run.groups()[step] if g.task_id == "dog"]
-    assert dogs
-    assert all(sum(group.guided) == GROUP // 2 for group in dogs)
+    versions = run.versions()
+    mounted = versions[updates(run)["g"]].of("dog").guidance
+    dogs = [r for r in run.records if isinstance(r, Group) and r.task_id == "dog"]
+    guided_dogs = [
+        group for group in dogs if versions[group.harness_version].of("dog").guidance == mounted
+    ]
+    assert 1 in {group.step for group in guided_dogs}
+    assert all(sum(group.guided) == GROUP // 2 for group in guided_dogs)
+    assert not any(any(group.guided) for group in dogs if group.step == 0)
 
 
 def test_c_acted_on_the_rewards_openrlhf_saw(run: Run) -> None:
@@ -271,9 +285,16 @@ def test_c_acted_on_the_rewards_openrlhf_saw(run: Run) -> None:
     for step, groups in run.groups().items():
         mean = np.mean([group.rewards for group in groups])
         assert rewards[step + 1] == pytest.approx(mean, abs=1e-5)
-    words = [(step, g) for step, groups in run.groups().items() for g in groups if g.task_id == "words"]
-    for step, group in words:
-        assert (ADDED.id in group.met) == (step > 0)
+    versions = run.versions()
+    groups = [record for record in run.records if isinstance(record, Group)]
+    for group in groups:
+        rubric = versions[group.harness_version].rubric(group.task_id)
+        assert set(group.met) == {criterion.id for criterion in rubric}
+    words = {step: [g for g in groups if g.task_id == "words" and g.step == step] for step in (0, 1)}
+    assert words[0]
+    assert not any(ADDED.id in group.met for group in words[0])
+    assert words[1]
+    assert all(ADDED.id in group.met for group in words[1])
 
 
 def test_the_critic_measured_on_the_frozen_policy(run: Run) -> None:
