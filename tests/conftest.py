@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and what they start as well;
+# some of it is there to be stopped so.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before torch is imported anywhere: its waiting threads would otherwise spin and starve each other,
 # and no test may ask a model hub.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -200,6 +201,17 @@ def test_a_mix_of_which_nothing_comes_writes_nothing(folder: Path) -> None:
         (folder / "data" / f"{name}.jsonl").write_text('{"prompt": "no rubric"}\n')
     done = tiny.invoke("data", "build", mix_file(folder), "--out", folder / "out", "--offline")
     assert done.exit_code == 1 and "no task came out; nothing was written" in done.output
+    assert not (folder / "out").exists()
+
+
+def test_ctrl_c_ends_a_build_with_a_word(folder: Path) -> None:
+    write_jsonl(folder / "data" / "a.jsonl", [task_row(n) for n in range(1000, 21_000)])
+    process = tiny.start("data", "build", mix_file(folder), "--out", folder / "out", "--offline")
+    assert process.stdout
+    first = process.stdout.readline()  # a source is being read, the rest takes seconds
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=30)
+    assert process.returncode == 130 and rest.endswith("stopped; nothing was written\n"), first + rest
     assert not (folder / "out").exists()
 
 

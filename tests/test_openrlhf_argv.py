@@ -272,6 +272,7 @@ CONFLICTS = {
     "algo.dynamic_filtering_range: [0, 1]": "it is not to be set: the controller fills slots anew",
     "critic.max_norm: 1": "it is not to be set: the advantages need no critic",
     "eval.steps: 5": "it is not to be set: held-out tasks are measured by the harness",
+    "ds.lora.rank: 8": "it is not to be set: after the first step OpenRLHF 0.11.2 sends vLLM an adapter",
 }
 
 

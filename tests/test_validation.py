@@ -119,6 +119,7 @@ def test_a_run_evaluates_and_keeps_the_best(small: tiny.Paths) -> None:
     report = (small.run / "report.html").read_text()
     assert "best/policy" in report
     assert "Validation tasks: seed-rubric reward" in report
+    assert "Evaluations while it trained" in report
     totals = next(event for event in events if event["type"] == "run_finished")["rollouts"]
     assert totals["evaluate"] == 4 * 2 * 2
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .shared import BAD_INPUT, fail
+from .shared import BAD_INPUT, STOPPED, fail
 
 if TYPE_CHECKING:
     from ..data.mix import Mix
@@ -222,6 +222,8 @@ def _assemble(path: Path, folder: list[Path] | None, offline: bool, malformed: s
         return assemble(path, folder or [], offline, malformed, lambda line: typer.echo(line, err=True))
     except SpecError as error:
         fail(str(error), BAD_INPUT)
+    except KeyboardInterrupt:
+        fail("stopped; nothing was written", STOPPED)
 
 
 def _tasks(path: Path, folder: list[Path] | None, offline: bool) -> list[AnyTask]:

@@ -14,10 +14,7 @@ from typing import Annotated
 
 import typer
 
-from .shared import BAD_INPUT, check_keys, check_prompts, fail
-
-#: The exit code of a command that was stopped, as shells have it.
-STOPPED = 128 + signal.SIGINT
+from .shared import BAD_INPUT, STOPPED, check_keys, check_prompts, fail
 
 
 def evaluate(

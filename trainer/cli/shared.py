@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from ..data.load import Tasks
 
 BAD_INPUT = 2  # exit codes: 0 done, 1 failed, 2 bad input
+#: The exit code of a command that Ctrl-C stopped, as shells have it.
+STOPPED = 128 + signal.SIGINT
 
 RunArg = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)]
 

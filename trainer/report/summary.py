@@ -39,6 +39,7 @@ class Header:
     waited_seconds: float | None  # for looks beside training; None: there were none
     save_seconds: float | None
     probe_seconds: float
+    evaluation_seconds: float | None  # None: there was no evaluation
 
     @property
     def status(self) -> str:
@@ -100,6 +101,7 @@ def header(data: RunData, versions: Sequence[Version]) -> Header:
     spec = data.spec
     rollouts, tokens, judge_calls = _totals(data)
     purposes = [*PURPOSES, *sorted(rollouts.keys() - set(PURPOSES))]
+    evaluations = data.of(Evaluation)
     seed = started.seed if started else spec.seed if spec else None
     return Header(
         name=started.name if started else spec.name if spec else data.folder.resolve().name,
@@ -119,6 +121,7 @@ def header(data: RunData, versions: Sequence[Version]) -> Header:
         waited_seconds=_seconds(data.steps, ("evolve_wait",)),
         save_seconds=_seconds(data.steps, ("save",)),
         probe_seconds=sum(probe.seconds for probe in data.of(Probe)),
+        evaluation_seconds=sum(one.seconds for one in evaluations) if evaluations else None,
     )
 
 
