@@ -28,7 +28,7 @@ NOT_HERE = {
     "train.num_episodes": "the rows are the steps (engine.steps)",
     "rollout.vllm_generate_batch_size": "a step is rolled out whole",
     # Measured: vLLM ends with "There is no module or parameter named 'base_model'".
-    "ds.lora.": "after the first step OpenRLHF 0.11.2 sends vLLM an adapter's weights under names it refuses",
+    "ds.lora.": "after the first step OpenRLHF 0.11.2 sends vLLM an adapter under names it refuses",
     "use_ms": "roles.policy.model is a folder or a model hub id",
 }
 #: ... except these, which change nothing that the harness relies on.
