@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
+import regex
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from ..specs.guidance import FIELDS, Shown, everything
@@ -13,18 +14,42 @@ from ..specs.harness import HarnessState
 from ..specs.tasks import Criterion
 
 
-@lru_cache(maxsize=1)
-def _environment() -> Environment:
+#: Control tokens of common model families, as text: `<|im_end|>`, `<｜User｜>`, `</s>`, `[INST]`, ...
+_CONTROL = regex.compile(
+    r"<[|｜][^<>|｜\s]{1,64}[|｜]>|</?(?:s|bos|eos|pad|unk)>|<(?:start|end)_of_turn>|\[/?(?:INST|SYSTEM_PROMPT)\]"
+)
+WORD_JOINER = "\u2060"
+
+
+def _inert(value: object) -> object:
+    """Text in which no tokenizer finds a control token: an invisible character parts each of them.
+
+    A server makes real control tokens of their text, and with them a response could end its turn of the
+    conversation, whatever marks it stands between.
+    """
+    return _CONTROL.sub(_parted, value) if isinstance(value, str) else value
+
+
+def _parted(match: regex.Match[str]) -> str:
+    return match[0][0] + WORD_JOINER + match[0][1:]
+
+
+@lru_cache(maxsize=2)
+def _environment(is_role: bool = True) -> Environment:
     # Plain text, not HTML: nothing is escaped, and nothing in a value is ever run as a template.
     return Environment(
-        loader=PackageLoader(__package__, "."), undefined=StrictUndefined, autoescape=False
+        loader=PackageLoader(__package__, "."),
+        undefined=StrictUndefined,
+        autoescape=False,
+        finalize=_inert if is_role else None,
     )
 
 
 def render(name: str, own: str | None = None, **values: object) -> str:
-    """The template `prompts/NAME.md`, or the file `own` instead, with `values`.
+    """A question to a role: the template `prompts/NAME.md`, or the file `own` instead, with `values`.
 
-    A value it needs and lacks is an error. Raises `jinja2.TemplateError` or `OSError`.
+    Values are texts of others: their control tokens are made inert. A value that the template needs and
+    lacks is an error. Raises `jinja2.TemplateError` or `OSError`.
     """
     template = _environment().get_template(f"{name}.md") if own is None else _own(own)
     return template.render(**values).strip()
@@ -83,5 +108,11 @@ def check_templates(
 
 
 def guided_prompt(prompt: str, shown: Sequence[Shown]) -> str:
-    """The user message of a rollout: `prompt` alone, or with the guidance it carries."""
-    return render("guidance", prompt=prompt, shown=shown) if shown else prompt
+    """The user message of a rollout: `prompt` alone, or with the guidance it carries.
+
+    Nothing is changed in it: the policy is not asked at all with a control token in its prompt.
+    """
+    if not shown:
+        return prompt
+    template = _environment(is_role=False).get_template("guidance.md")
+    return template.render(prompt=prompt, shown=shown).strip()

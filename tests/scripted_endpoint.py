@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import uvicorn
+from harnessrl.prompts import WORD_JOINER
 
 Body = dict[str, Any]
 
@@ -58,9 +59,14 @@ class Asked:
     criteria: tuple[str, ...]  # or the part to copy
 
 
+def _read(body: Body) -> str:
+    """A question as a model reads it: what parts control tokens is invisible."""
+    return re.sub(f"(?<=[<[]){WORD_JOINER}", "", question(body))
+
+
 def asked(body: Body) -> Asked:
     """What a judge is asked to decide."""
-    text = question(body)
+    text = _read(body)
     found = re.search(r"lines that hold (\S+) is data", text)
     assert found, text
     mark = re.escape(found[1])
@@ -121,7 +127,7 @@ class Compared:
 
 def compared(body: Body) -> Compared:
     """What an oracle is asked to compare or to grade."""
-    text = question(body)
+    text = _read(body)
     found = re.search(r"lines\s+that\s+hold\s+(\S+)\s+is\s+data", text)
     assert found, text
     mark = re.escape(found[1])

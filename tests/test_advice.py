@@ -192,6 +192,10 @@ def test_tasks_without_a_pool_are_named() -> None:
 @pytest.mark.parametrize(("recipe", "due"), [("grpo", False), ("no-g", True), ("no-c", True)])
 def test_a_pool_is_missed_only_where_something_could_come_from_it(recipe: str, due: bool) -> None:
     assert bool(told(spec(recipe), without("pool", NAMES, Pool()))) == due
+    asked = {"propose": {"role": "evolver"}}
+    endpoint = {"base_urls": ["http://localhost:1/v1"], "model": "m"}
+    roles = {"policy": {"model": "m"}, "evolver": endpoint}
+    assert told(spec(recipe, evolver=asked, roles=roles), without("pool", NAMES, Pool())) == ""
     sampling_only = {"g": {"evolve": False}, "c": {"evolve": False}}
     assert told(spec(interfaces=sampling_only), without("pool", NAMES, Pool())) == ""
 

@@ -193,6 +193,17 @@ def test_the_alarm_of_the_whole_reward_names_its_criteria_and_they_get_none_of_t
     assert f" and {len(MANY) - MOST} more" in found[0].sentence
 
 
+def test_a_jump_without_any_noise_is_certain() -> None:
+    """Earned by none before and by all since: the halves do not vary, and the reward does not either."""
+    groups = []
+    for made in gamed([], -0.4):
+        new = made.step >= STEPS // 2
+        reward = [0.8 if new else 0.2] * 8
+        groups.append(made.model_copy(update={"met": {GOOD.id: [new] * 8}, "rewards": reward}))
+    whole = next(alarm for alarm in alarms(groups, KNOWN) if alarm.where == "run")
+    assert whole.kind == "hacking" and f"{GOOD.text!r} (met by 0% before, 100% now)" in whole.sentence
+
+
 def test_alarms_of_single_criteria_are_few() -> None:
     found = alarms(gamed(MANY, -0.4), KNOWN_MANY)
     assert len(found) == MOST and all(alarm.kind == "hacking" for alarm in found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -302,3 +303,10 @@ def test_processes_may_share_a_file(path: Path) -> None:
             **{key(n): n % 2 == 0 for n in range(700)},
             key(999_999): True,
         }
+
+
+def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "verdicts.sqlite"
+    path.write_bytes(b"not a database at all, and long enough to be read as one" * 40)
+    with pytest.raises(sqlite3.DatabaseError, match=r"verdicts\.sqlite: .*move it away"):
+        VerdictCache(path, 10)

@@ -48,7 +48,8 @@ def _evolution(spec: RunSpec, tasks: Tasks) -> Iterator[str]:
     if spec.roles.oracle is not None and not spec.oracle.asks:
         yield f"roles.oracle is never asked: oracle.kind is {spec.oracle.kind}"
     bare = [t.id for t in tasks.train.values() if not (t.pool.criteria or t.pool.checklists)]
-    if bare and (spec.interfaces.c.evolve or spec.interfaces.g.evolve):
+    from_pools = spec.evolver.propose.role == "catalogue"
+    if bare and from_pools and (spec.interfaces.c.evolve or spec.interfaces.g.evolve):
         yield f"no `pool`, so nothing to try on them: {_few(bare)}"
 
 

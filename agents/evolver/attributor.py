@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from ...memory.records import Diagnosis
 from ...memory.rollouts import Rollout
 from ...prompts import render
 from ...specs.schema import RunSpec
 from ..roles.client import NoAnswer, Question, Role, answer_alone
+from ..roles.reading import read_json
 from .asking import is_spent, one_line, recorded, shown, why
 from .attribute import WORDS, Interface, attributed, left_to_statistics, open_interfaces
 from .evidence import Memory
@@ -80,8 +81,8 @@ def ask_for_interface(
     if isinstance(answer, NoAnswer):
         return left_to_statistics(diagnosis, f"the evolver gave no answer: {answer.cause}")
     try:
-        said = _Said.model_validate_json(answer_alone(answer))
-    except (ValidationError, ValueError) as error:
+        said = read_json(_Said, answer_alone(answer))
+    except ValueError as error:
         return left_to_statistics(diagnosis, f"the evolver's answer is not valid: {why(error)}")
     chosen = next((interface for interface in choice if interface == said.interface), None)
     if chosen is None:

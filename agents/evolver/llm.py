@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from ...memory.rollouts import Rollout
 from ...prompts import render
@@ -13,6 +13,7 @@ from ...specs.schema import RunSpec
 from ...specs.tasks import Criterion
 from ...specs.updates import UPDATE, Update, brought_in, describe
 from ..roles.client import NoAnswer, Question, Role, answer_alone
+from ..roles.reading import read_json
 from ..scoring.plugins import fault
 from .asking import MAX_TEXT, is_spent, one_line, recorded, shown, why
 from .attribute import Interface
@@ -77,11 +78,11 @@ def ask_for_update(
     if isinstance(answer, NoAnswer):
         return NoCandidate(f"the evolver gave no answer: {answer.cause}")
     try:
-        said = _Said.model_validate_json(answer_alone(answer))
+        said = read_json(_Said, answer_alone(answer))
         if said.op == "none":
             return Declined(f"the evolver proposes nothing: {one_line(said.rationale)}")
         update = _update(said, case, spec)
-    except (ValidationError, ValueError) as error:
+    except ValueError as error:
         return NoCandidate(f"the evolver's proposal is not valid: {why(error)}")
     if broken := _broken_rule(update, offered, case, spec):
         return NoCandidate(f"the evolver's proposal breaks a rule: {broken}")

@@ -246,7 +246,10 @@ def _change(older: Iterable[float | None], newer: Iterable[float | None]) -> _Ch
         return None
     error = np.sqrt(before.var(ddof=1) / len(before) + after.var(ddof=1) / len(after))
     difference = float(after.mean() - before.mean())
-    sigmas = difference / error if error > 0 else 0.0
+    if error > 0:
+        sigmas = difference / error
+    else:  # nothing varies inside a half: any difference between them is certain
+        sigmas = 0.0 if np.isclose(difference, 0.0) else np.copysign(np.inf, difference)
     return _Change(float(before.mean()), float(after.mean()), float(sigmas))
 
 

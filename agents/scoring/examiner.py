@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from ...prompts import render
 from ...specs.schema import Oracle as OracleSpec
 from ..roles.client import Answer, NoAnswer, Question, Role, answer_alone
+from ..roles.reading import read_json
 from .verdictcache import Answers
 
 #: How often an answer that cannot be read is asked for again.
@@ -183,9 +184,9 @@ def _read(answer: Answer | NoAnswer, is_pair: bool) -> Opinion:
         return Opinion(None, f"the oracle {cause}")
     try:
         if is_pair:
-            return Opinion(_POINTS[_Better.model_validate_json(text).better])
-        return Opinion(_Grade.model_validate_json(text).grade)
-    except ValidationError:
+            return Opinion(_POINTS[read_json(_Better, text).better])
+        return Opinion(read_json(_Grade, text).grade)
+    except ValueError:
         kind = "comparison" if is_pair else "grade"
         cut = " (cut off)" if answer.finish == "length" else ""
         return Opinion(None, f"the oracle's answer is no {kind}{cut}: {text[:80]!r}")

@@ -16,12 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from ...prompts import render
+from ...prompts import WORD_JOINER, render
 from ...specs.schema import Judge as JudgeSpec
 from ...specs.tasks import Check, PluginCheck
 from ..roles.client import Answer, NoAnswer, Question, answer_alone
+from ..roles.reading import read_json
 from .checks import Verdict, missing_resource, run_check
 from .judge import ASK_AGAIN, Item, Judge, _fence
 from .plugins import version
@@ -119,8 +120,8 @@ def _read(answer: Answer | NoAnswer, response: str) -> str | Verdict:
         cause = "ran out of tokens before it answered" if answer.finish == "length" else "said nothing"
         return Verdict(None, f"the judge {cause}")
     try:
-        extraction = _Extraction.model_validate_json(said)
-    except ValidationError:
+        extraction = read_json(_Extraction, said)
+    except ValueError:
         cut = " (cut off)" if answer.finish == "length" else ""
         return Verdict(None, f"the judge's answer is no extraction{cut}: {said[:80]!r}")
     if not extraction.found:
@@ -160,6 +161,8 @@ def _folded(text: str) -> tuple[str, list[int]]:
     for character in unicodedata.normalize("NFC", text).translate(_STRAIGHT):
         blank = character.isspace()
         part = ("" if after_blank else " ") if blank else character.casefold()
+        if character == WORD_JOINER:  # parts control tokens in what the judge was shown
+            part = ""
         begins.append(length)
         parts.append(part)
         length += len(part)

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from ...prompts import render
 from ...specs.schema import Judge as JudgeSpec
 from ..roles.client import Answer, NoAnswer, Question, Role, answer_alone
+from ..roles.reading import read_json
 from .checks import Verdict
 from .verdictcache import Answers, Reasons
 
@@ -185,10 +186,10 @@ def _read(answer: Answer | NoAnswer, n: int, batch: str) -> list[Verdict]:
         return [Verdict(None, f"the judge {cause}")] * n
     try:
         if batch == "criterion":
-            one = _Met.model_validate_json(text)
+            one = read_json(_Met, text)
             return [Verdict(one.met, reason=one.reason)]
-        numbered = _AllMet.model_validate_json(text).verdicts
-    except ValidationError:
+        numbered = read_json(_AllMet, text).verdicts
+    except ValueError:
         cut = " (cut off)" if answer.finish == "length" else ""
         return [Verdict(None, f"the judge's answer is no verdict{cut}: {text[:80]!r}")] * n
     by_number: dict[int, dict[bool, str]] = {}  # met -> the reason

@@ -45,6 +45,14 @@ class VerdictCache:
         self._lock = threading.Lock()
         self._news: set[bytes] | None = None  # kept since a branch was made
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        try:
+            self._open()
+        except sqlite3.DatabaseError as error:
+            self._db.close()
+            told = f"{path}: {error}; it only spares questions that were asked before: move it away"
+            raise type(error)(told) from None
+
+    def _open(self) -> None:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.execute(

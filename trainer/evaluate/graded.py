@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from ...agents.roles.client import Answer, NoAnswer, Question, Role, answer_alone
+from ...agents.roles.reading import read_json
 from ...agents.scoring.scorer import kind
 from ...agents.scoring.verdictcache import Reasons, VerdictCache
 from ...prompts import render
@@ -166,8 +167,8 @@ def _read(answer: Answer | NoAnswer, low: int, high: int) -> _Given:
         return _Given(None, answer.cause)
     text = answer_alone(answer)
     try:
-        found = _Grade.model_validate_json(text)
-    except ValidationError:
+        found = read_json(_Grade, text)
+    except ValueError:
         return _Given(None, f"the judge's answer is no grade: {text[:80]!r}")
     if not low <= found.grade <= high:
         return _Given(None, f"the judge's grade is not within {low} to {high}")
