@@ -13,10 +13,11 @@ from ..specs.guidance import FIELDS, Shown, everything
 from ..specs.harness import HarnessState
 from ..specs.tasks import Criterion
 
-
-#: Control tokens of common model families, as text: `<|im_end|>`, `<｜User｜>`, `</s>`, `[INST]`, ...
+#: Control tokens of common model families, as text: `<|im_end|>`, `</s>`, `[INST]`, ... (DeepSeek's have
+#: full-width bars, U+FF5C).
 _CONTROL = regex.compile(
-    r"<[|｜][^<>|｜\s]{1,64}[|｜]>|</?(?:s|bos|eos|pad|unk)>|<(?:start|end)_of_turn>|\[/?(?:INST|SYSTEM_PROMPT)\]"
+    r"<[|\uFF5C][^<>|\uFF5C\s]{1,64}[|\uFF5C]>|</?(?:s|bos|eos|pad|unk)>|<(?:start|end)_of_turn>"
+    r"|\[/?(?:INST|SYSTEM_PROMPT)\]"
 )
 WORD_JOINER = "\u2060"
 
