@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,10 @@ import pytest
 import tiny
 from harnessrl.agents.scoring.preflight import KNOWN
 from harnessrl.agents.scoring.reward import dataset_mean
+from harnessrl.trainer.cli import bars
 from harnessrl.trainer.judging import agreement
-from scripted_endpoint import Body, Reply, ScriptedEndpoint, question, verdict
+from measured import n_stored
+from scripted_endpoint import Body, Reply, ScriptedEndpoint, copying, judging, question, verdict
 
 WORDS = {"text": "Has three words or more.", "points": 2, "check": {"kind": "words", "min": 3}}
 KIND = {"text": "Is kind.", "points": 1}
@@ -54,8 +58,10 @@ def test_checks_alone_need_no_judge(tmp_path: Path) -> None:
 def test_without_a_judge_criteria_in_words_are_unscored_not_unmet(tmp_path: Path) -> None:
     row = {"prompt": "Say.", "response": "hello", "rubric": [KIND]}
     done = tiny.invoke("judge", write(tmp_path / "rows.jsonl", row))
+    assert done.exit_code == 1 and "checks: no response could be scored" in done.output
     assert "1 unscored" in done.output and "needs a judge role" in done.output
-    assert scored(tmp_path / "rows.judged.jsonl")[0]["reward"] is None
+    (only,) = scored(tmp_path / "rows.judged.jsonl")
+    assert only["reward"] is None and only["verdicts"][0]["met"] is None
 
 
 def test_two_judges_are_compared_per_axis(tmp_path: Path) -> None:
@@ -139,6 +145,267 @@ def test_a_judge_file_is_read_strictly(tmp_path: Path) -> None:
     done = tiny.invoke("judge", path, "--judge", tmp_path / "judge.yaml")
     assert done.exit_code == 2
     assert "judge.yaml:1:13" in done.output and "did you mean model?" in done.output
+
+
+# --- what is written ------------------------------------------------------------------------------
+
+
+def in_words(*texts: str, response: str = "an answer") -> dict[str, Any]:
+    """A row whose criteria only a judge can decide."""
+    return {"prompt": "Say.", "response": response, "rubric": [{"text": t, "points": 1} for t in texts]}
+
+
+def test_a_verdict_has_its_reason_and_an_unscored_one_its_cause(tmp_path: Path) -> None:
+    def answer(body: Body) -> Reply:
+        if criterion_of(body) == "fails":
+            return Reply("overloaded", status=503)
+        return verdict(criterion_of(body) == "yes", f"it is {criterion_of(body)}")
+
+    row = in_words("yes", "no", "fails")
+    row["rubric"] += [{**WORDS, "points": 10}]
+    path, out = write(tmp_path / "rows.jsonl", row), tmp_path / "rows.judged.jsonl"
+    with ScriptedEndpoint(answer) as endpoint:
+        args = ["judge", path, "--judge", judge_file(tmp_path / "j.yaml", endpoint, retries="0")]
+        for _ in range(2):  # asked, and then from the cache
+            done = tiny.invoke(*args)
+            assert done.exit_code == 0, done.output
+            yes, no, fails, checked = scored(out)[0]["verdicts"]
+            assert yes == {"criterion": "yes", "points": 1.0, "met": True, "reason": "it is yes"}
+            assert no == {"criterion": "no", "points": 1.0, "met": False, "reason": "it is no"}
+            assert fails.keys() == {"criterion", "points", "met", "cause"} and fails["met"] is None
+            assert "HTTP 503" in fails["cause"] and "overloaded" in fails["cause"]
+            assert checked.keys() == {"criterion", "points", "met"}
+    assert [criterion_of(body) for body in endpoint.bodies[3:]] == ["fails"]
+
+
+def test_a_judge_that_only_fails_is_no_success(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", in_words("a"), in_words("b"))
+    with ScriptedEndpoint(lambda body: Reply(status=500)) as endpoint:
+        dead = judge_file(tmp_path / "dead.yaml", endpoint, retries="0")
+        done = tiny.invoke("judge", path, "--judge", dead)
+    assert done.exit_code == 1 and f"{dead}: no response could be scored" in done.output
+    assert "unscored: 2 x judge: HTTP 500" in done.output
+    assert all(
+        "HTTP 500" in row["verdicts"][0]["cause"] for row in scored(tmp_path / "rows.judged.jsonl")
+    )
+
+
+def test_another_judge_that_only_fails_is_no_success_either(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", in_words("a"))
+    with (
+        ScriptedEndpoint(lambda body: verdict(True)) as good,
+        ScriptedEndpoint(lambda body: Reply(status=500)) as bad,
+    ):
+        alive = judge_file(tmp_path / "alive.yaml", good)
+        dead = judge_file(tmp_path / "dead.yaml", bad, retries="0")
+        done = tiny.invoke("judge", path, "--judge", alive, "--compare", dead)
+    assert done.exit_code == 1 and f"{dead}: no response could be scored" in done.output
+    assert "score 1.000" in done.output and "no verdict of both" in done.output
+
+
+def test_a_repeated_criterion_counts_as_often_as_it_stands(tmp_path: Path) -> None:
+    """As in HealthBench's formula; the judge is asked once."""
+    entries = [
+        ("A", 5, "axis:first"),
+        ("A", 5, "axis:second"),
+        ("A", 3, "axis:first"),
+        ("B", 4, "axis:first"),
+    ]
+    row = {
+        "prompt": "Say.",
+        "response": "an answer",
+        "rubrics": [
+            {"criterion": text, "points": n, "tags": [f"axis:{axis}"]} for text, n, axis in entries
+        ],
+    }
+    path = write(tmp_path / "rows.jsonl", row)
+    with ScriptedEndpoint(lambda body: verdict(criterion_of(body) == "A")) as endpoint:
+        done = tiny.invoke("judge", path, "--judge", judge_file(tmp_path / "j.yaml", endpoint))
+    assert done.exit_code == 0, done.output
+    (found,) = scored(tmp_path / "rows.judged.jsonl")
+    assert found["reward"] == pytest.approx(13 / 17, abs=1e-12)
+    assert [(v["criterion"], v["points"]) for v in found["verdicts"]] == [(t, n) for t, n, _ in entries]
+    assert "first: 0.67 met of 3" in done.output and "second: 1.00 met of 1" in done.output
+    assert sorted(map(criterion_of, endpoint.bodies)) == ["A", "B"]
+
+
+def test_an_axis_may_stand_in_a_mapping_of_tags(tmp_path: Path) -> None:
+    entry = {"criterion": WORDS["text"], "points": 2, "check": WORDS["check"], "tags": {"axis": "length"}}
+    row = {"prompt": "Say.", "response": "one two three", "rubrics": [entry]}
+    done = tiny.invoke("judge", write(tmp_path / "rows.jsonl", row))
+    assert done.exit_code == 0 and "length: 1.00 met of 1" in done.output
+
+
+@pytest.mark.parametrize("how", ["itself", "another path", "link", "hard link", "judge"])
+def test_verdicts_are_never_written_over_what_is_read(how: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", in_words("a"))
+    with ScriptedEndpoint(lambda body: verdict(True)) as endpoint:
+        judge = judge_file(tmp_path / "j.yaml", endpoint)
+        out = tmp_path / "out.jsonl"
+        if how == "itself":
+            out = path
+        elif how == "another path":
+            (tmp_path / "folder").mkdir()
+            out = tmp_path / "folder" / ".." / "rows.jsonl"
+        elif how == "link":
+            out.symlink_to(path)
+        elif how == "hard link":
+            out.hardlink_to(path)
+        else:
+            out = judge
+        before = out.read_bytes()
+        done = tiny.invoke("judge", path, "--judge", judge, "--out", out)
+        assert done.exit_code == 2 and "would be written over" in done.output
+        assert out.read_bytes() == before and not endpoint.bodies
+
+
+def test_an_out_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", in_words("a"))
+    for out in (tmp_path, path / "out.jsonl"):
+        done = tiny.invoke("judge", path, "--out", out)
+        assert done.exit_code == 2 and str(out) in done.output, done.output
+
+
+# --- what is asked --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", ["--judge", "--compare"])
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"api_key_env": "NO_SUCH_KEY"}, "api_key_env: the environment variable NO_SUCH_KEY is not set"),
+        ({"prompt": "broken.md"}, "a prompt template cannot be rendered"),
+    ],
+)
+def test_a_judge_that_cannot_be_asked_ends_it_before_anything_is_asked(
+    more: dict[str, str], says: str, option: str, tmp_path: Path
+) -> None:
+    (tmp_path / "broken.md").write_text("{{ criterion")
+    path = write(tmp_path / "rows.jsonl", in_words("a"))
+    with ScriptedEndpoint(lambda body: verdict(True)) as endpoint:
+        good = judge_file(tmp_path / "good.yaml", endpoint)
+        bad = judge_file(tmp_path / "bad.yaml", endpoint, **more)
+        other = "--compare" if option == "--judge" else "--judge"
+        done = tiny.invoke("judge", path, option, bad, other, good)
+    assert done.exit_code == 2 and f"{bad}: {says}" in done.output
+    assert not endpoint.bodies and not (tmp_path / "rows.judged.jsonl").exists()
+
+
+def test_the_same_judge_is_asked_once_and_what_it_took_is_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", in_words("a", "b"), in_words("c"))
+    with ScriptedEndpoint(lambda body: verdict(True, "one two three")) as endpoint:
+        judge = judge_file(tmp_path / "j.yaml", endpoint, prices="{input: 1000, output: 10000}")
+        done = tiny.invoke("judge", path, "--judge", judge, "--compare", judge)
+    assert done.exit_code == 0, done.output
+    assert len(endpoint.bodies) == 3
+    tokens_in = sum(len(question(body).split()) for body in endpoint.bodies)
+    tokens_out = 3 * len(json.dumps({"reason": "one two three", "met": True}).split())
+    cost = tokens_in / 1000 + tokens_out / 100
+    spent = (
+        f"3 calls, {tokens_in:,} tokens in, {tokens_out} out, cost {cost:.4g}; 0 verdicts from the cache"
+    )
+    assert f"judge: {spent}\n" in done.output
+    assert "judge: 0 calls, 0 tokens in, 0 out, cost 0; 3 verdicts from the cache" in done.output
+    assert "all criteria: agreement 1.00" in done.output
+
+
+def test_judges_of_one_name_at_two_addresses_are_two_judges(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", in_words("a"))
+    for met in (True, False):
+        with ScriptedEndpoint(lambda body, met=met: verdict(met)) as endpoint:
+            tiny.invoke("judge", path, "--judge", judge_file(tmp_path / "j.yaml", endpoint))
+        assert scored(tmp_path / "rows.judged.jsonl")[0]["verdicts"][0]["met"] is met
+
+
+def test_cache_bounds_what_is_kept(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", in_words("a", "b", "c"))
+    for size, known in ((0, 0), (2, 2)):
+        with ScriptedEndpoint(lambda body: verdict(True)) as endpoint:
+            judge = judge_file(tmp_path / "j.yaml", endpoint, cache=str(size))
+            for _ in range(2):
+                done = tiny.invoke("judge", path, "--judge", judge)
+        assert f"{known} verdicts from the cache" in done.output, done.output
+        assert len(endpoint.bodies) == 3 + 3 - known
+        assert (tmp_path / "rows.judged.cache").exists() == (size > 0)
+
+
+def test_a_cache_that_cannot_be_used_is_told_before_anything_is_asked(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", in_words("a"))
+    (tmp_path / "rows.judged.cache").write_text("a file")
+    with ScriptedEndpoint(lambda body: verdict(True)) as endpoint:
+        done = tiny.invoke("judge", path, "--judge", judge_file(tmp_path / "j.yaml", endpoint))
+    assert done.exit_code == 1 and "rows.judged.cache: what a judge says cannot be kept" in done.output
+    assert not endpoint.bodies
+
+
+def test_what_is_extracted_is_kept_as_well(tmp_path: Path) -> None:
+    check = {"kind": "regex", "pattern": "^42$"}
+    entry = {"text": "It is 42.", "points": 1, "extract": "the number", "check": check}
+    row = {"prompt": "Say.", "response": "It is 42.", "rubric": [entry]}
+    path = write(tmp_path / "rows.jsonl", row)
+    with ScriptedEndpoint(copying(lambda response, part: "42")) as endpoint:
+        judge = judge_file(tmp_path / "j.yaml", endpoint)
+        for known in (0, 1):
+            done = tiny.invoke("judge", path, "--judge", judge)
+            assert done.exit_code == 0 and re.search(rf"\b{known} verdicts? from the cache", done.output)
+    assert len(endpoint.bodies) == 1
+
+
+# --- stopping -------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_keeps_verdicts_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    slow = [True]
+
+    def answer(body: Body) -> Reply:
+        late = slow[0] and criterion_of(body).startswith("late")
+        return Reply(judging(lambda response, criterion: True)(body).text, after=60.0 if late else 0.0)
+
+    path = write(tmp_path / "rows.jsonl", in_words("a", "b", "late 1"), in_words("c", "late 2"))
+    out, cache = tmp_path / "rows.judged.jsonl", tmp_path / "rows.judged.cache"
+    with ScriptedEndpoint(answer) as endpoint:
+        args = ["judge", path, "--judge", judge_file(tmp_path / "j.yaml", endpoint)]
+        process = tiny.start(*args)
+        tiny.wait_until(
+            lambda: sum(n_stored(file, "verdicts") for file in cache.glob("*/verdicts.sqlite")) == 3,
+            process,
+        )
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=30)
+        assert process.returncode == 130 and "Traceback" not in output, output
+        assert f"stopped: 3 verdicts are kept in {cache}: the same command goes on" in output
+        assert not out.exists()
+        slow[0], asked = False, len(endpoint.bodies)
+        done = tiny.invoke(*args)
+    assert done.exit_code == 0 and "3 verdicts from the cache" in done.output, done.output
+    assert sorted(map(criterion_of, endpoint.bodies[asked:])) == ["late 1", "late 2"]
+    assert all(v["reason"] == "because" for row in scored(out) for v in row["verdicts"])
+
+
+def test_ctrl_c_says_when_nothing_is_kept(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", in_words("a"))
+    with ScriptedEndpoint(lambda body: Reply(after=60.0)) as endpoint:
+        process = tiny.start(
+            "judge", path, "--judge", judge_file(tmp_path / "j.yaml", endpoint, cache="0")
+        )
+        tiny.wait_until(lambda: bool(endpoint.bodies), process)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=30)
+    assert process.returncode == 130 and output.endswith("stopped: no verdict is kept\n"), output
+
+
+def test_a_line_now_and_then_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bars, "EVERY", 0.1)
+    path = write(tmp_path / "rows.jsonl", in_words("quick", "late"))
+
+    def answer(body: Body) -> Reply:
+        return Reply(verdict(True).text, after=0.6 if criterion_of(body) == "late" else 0.0)
+
+    with ScriptedEndpoint(answer) as endpoint:
+        judge = judge_file(tmp_path / "j.yaml", endpoint)
+        done = tiny.invoke("judge", path, "--judge", judge)
+    assert f"{judge}: 0 of 2 verdicts, 0 of 1 responses\n" in done.stderr
+    assert re.search(r"1 of 2 verdicts \([\d.e-]+ a second\), 0 of 1 responses\n", done.stderr)
 
 
 # --- preflight ------------------------------------------------------------------------------------

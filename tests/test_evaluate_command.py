@@ -99,8 +99,8 @@ def test_ctrl_c_in_the_middle_of_local_sampling(spec: Spec, tmp_path: Path, tiny
 def test_a_second_ctrl_c_ends_at_once() -> None:
     program = (
         "import time\n"
-        "from harnessrl.trainer.cli.evaluating import _stopping\n"
-        "with _stopping():\n"
+        "from harnessrl.trainer.cli.stopping import stopping\n"
+        "with stopping():\n"
         "    try:\n"
         "        print('now', flush=True)\n"
         "        time.sleep(120)\n"
@@ -123,7 +123,7 @@ def test_a_line_now_and_then_where_no_bars_can_be_drawn(
     with ScriptedEndpoint(lambda body: Reply("a", after=0.6 * n_of(question(body)))) as policy:
         options = ["--policy", policy.base_url, "--samples", 0, "--out", tmp_path / "out"]
         done = tiny.invoke("evaluate", spec(held_out(2)), *options)
-    assert "2 tasks, 2 responses" in done.stderr
+    assert "0 of 2 responses, 0 of 2 tasks measured" in done.stderr
     assert re.search(r"1 of 2 responses \([\d.e-]+ a second\), 1 of 2 tasks measured", done.stderr)
 
 

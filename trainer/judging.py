@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
+from ..agents.scoring.checks import Verdict
 from ..agents.scoring.reward import dataset_mean
-from ..agents.scoring.scorer import Scorer
 from ..specs.errors import Problem, SpecError
-from ..specs.tasks import Task
+from ..specs.tasks import Criterion, Task
 from .data.converters.common import read_criterion
 from .data.readers import parse_row
+from .judges import PURPOSE, Rater
 
 #: Responses judged at once: enough to keep an endpoint busy, few enough to show progress.
 CHUNK = 64
@@ -26,29 +27,43 @@ NO_AXIS = "-"
 
 @dataclass(frozen=True)
 class ResponseRow:
-    """One response with its rubric. `axes` are the criteria's `axis:` tags."""
+    """One response with its rubric, entry by entry as it stands in the file: one that is listed twice
+    counts twice, as in HealthBench's formula. `axes` are the entries' `axis:` tags."""
 
     id: str
     task: Task
+    rubric: tuple[Criterion, ...]
     response: str
     axes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class ScoredRow:
-    """Verdicts (None: unscored) and R_raw (None: too few verdicts) of one response."""
+    """A verdict for each entry of the rubric, and R_raw (None: too few verdicts) of one response."""
 
     row: ResponseRow
-    met: tuple[bool | None, ...]
+    verdicts: tuple[Verdict, ...]
     reward: float | None
+
+    @property
+    def met(self) -> tuple[bool | None, ...]:
+        """The verdicts alone (None: unscored)."""
+        return tuple(verdict.met for verdict in self.verdicts)
 
     def as_json(self) -> str:
         """A line of the output file."""
         verdicts = [
-            {"criterion": c.text, "points": c.points, "met": met}
-            for c, met in zip(self.row.task.rubric, self.met, strict=True)
+            {"criterion": criterion.text, "points": criterion.points, "met": verdict.met} | _why(verdict)
+            for criterion, verdict in zip(self.row.rubric, self.verdicts, strict=True)
         ]
         return json.dumps({"id": self.row.id, "reward": self.reward, "verdicts": verdicts})
+
+
+def _why(verdict: Verdict) -> dict[str, str]:
+    """The cause where there is no verdict, else the judge's reason if it gave one."""
+    if verdict.met is None:
+        return {"cause": verdict.cause}
+    return {"reason": verdict.reason} if verdict.reason else {}
 
 
 def read_responses(path: Path) -> list[ResponseRow]:
@@ -88,22 +103,20 @@ def _row(row: dict[str, Any], path: Path, number: int) -> ResponseRow:
     response = row["response"] if "response" in row else row["completion"]
     if not isinstance(response, str):
         raise ValueError("the response is not a string")
-    criteria, axes = [], []
-    for entry in entries:
-        criterion = read_criterion(entry)
-        tags = entry.get("tags") or []
-        axis = [tag.removeprefix("axis:") for tag in tags if str(tag).startswith("axis:")]
-        criteria.append(criterion)
-        axes.append(axis[0] if axis else NO_AXIS)
-    distinct = {criterion.id: (criterion, axis) for criterion, axis in zip(criteria, axes, strict=True)}
+    rubric = tuple(read_criterion(entry) for entry in entries)
     name = str(row.get("id") or row.get("prompt_id") or f"{path.stem}-{number}")
     task = Task(
         id=f"row-{number}",
         domain="judged",
         prompt=_text(row["prompt"]),
-        rubric=tuple(criterion for criterion, _ in distinct.values()),
+        rubric=tuple({criterion.id: criterion for criterion in rubric}.values()),
     )
-    return ResponseRow(name, task, response, tuple(axis for _, axis in distinct.values()))
+    return ResponseRow(name, task, rubric, response, tuple(map(_axis, rubric)))
+
+
+def _axis(criterion: Criterion) -> str:
+    axes = [tag.removeprefix("axis:") for tag in criterion.tags or () if tag.startswith("axis:")]
+    return axes[0] if axes else NO_AXIS
 
 
 def _text(prompt: Any) -> str:
@@ -116,17 +129,32 @@ def _text(prompt: Any) -> str:
 
 
 def score(
-    rows: Sequence[ResponseRow], scorer: Scorer, progress: Callable[[int], None] = lambda n: None
-) -> Iterator[ScoredRow]:
-    """Score rows in order; `progress` hears how many are done."""
+    rows: Sequence[ResponseRow],
+    rater: Rater,
+    progress: Callable[[int, int], None] = lambda verdicts, responses: None,
+) -> list[ScoredRow]:
+    """The rows scored, in order; `progress` hears how many verdicts and responses are done."""
+    out: list[ScoredRow] = []
+    done = counted = 0
+
+    def arrived(count: int) -> None:
+        progress(done + count - counted, len(out))
+
+    rater.verdicts.heard = arrived
     for start in range(0, len(rows), CHUNK):
         part = rows[start : start + CHUNK]
-        questions = [(row.task, row.task.rubric, row.response) for row in part]
-        for row, met_K in zip(part, scorer.verdicts_of(questions, "judge"), strict=True):
-            reward = float(scorer.rewards(row.task.rubric, met_K[None])[0])
-            met = tuple(None if np.isnan(m) else bool(m) for m in met_K)
-            yield ScoredRow(row, met, None if np.isnan(reward) else reward)
-        progress(min(start + CHUNK, len(rows)))
+        counted = rater.verdicts.count
+        decided = rater.scorer.decided([(row.task, row.rubric, row.response) for row in part], PURPOSE)
+        out += [_scored(row, verdicts, rater) for row, verdicts in zip(part, decided, strict=True)]
+        done += sum(map(len, decided))
+        progress(done, len(out))
+    return out
+
+
+def _scored(row: ResponseRow, verdicts: Sequence[Verdict], rater: Rater) -> ScoredRow:
+    met_K = np.array([np.nan if one.met is None else float(one.met) for one in verdicts])
+    reward = float(rater.scorer.rewards(row.rubric, met_K[None])[0])
+    return ScoredRow(row, tuple(verdicts), None if np.isnan(reward) else reward)
 
 
 def summary(scored: Sequence[ScoredRow]) -> list[str]:

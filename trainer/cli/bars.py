@@ -1,4 +1,4 @@
-"""What a person sees while an evaluation goes on: bars on a terminal, a line now and then elsewhere."""
+"""What a person sees while others are asked: bars on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from itertools import repeat
 
 import typer
 
-if TYPE_CHECKING:
-    from ..evaluate.run import Progress
-
 #: Seconds between two lines where no bars can be drawn.
 EVERY = 30.0
-Begin = Callable[[str], "Progress"]
+#: Hears how many of each thing are done, in the order of the totals.
+Progress = Callable[..., None]
+Begin = Callable[[str], Progress]
 
 
 @contextlib.contextmanager
-def showing(tasks: int, responses: int) -> Iterator[Begin]:
-    """Progress on standard error: of each policy the responses sampled and the tasks measured."""
+def showing(totals: Mapping[str, int]) -> Iterator[Begin]:
+    """Progress on standard error, of each policy or judge in turn; `totals` counts what there is to do
+    by its name, what comes first in time first."""
     shown = _bars if sys.stderr.isatty() else _lines
-    with shown(tasks, responses) as begin:
+    with shown(totals) as begin:
         yield begin
 
 
 @contextlib.contextmanager
-def _bars(tasks: int, responses: int) -> Iterator[Begin]:
+def _bars(totals: Mapping[str, int]) -> Iterator[Begin]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
@@ -42,12 +42,11 @@ def _bars(tasks: int, responses: int) -> Iterator[Begin]:
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
 
         def begin(name: str) -> Progress:
-            sampling = bars.add_task(f"{name}: responses", total=responses)
-            measuring = bars.add_task(f"{name}: tasks measured", total=tasks)
+            tasks = [bars.add_task(f"{name}: {what}", total=n) for what, n in totals.items()]
 
-            def progress(sampled: int, measured: int) -> None:
-                bars.update(sampling, completed=sampled)
-                bars.update(measuring, completed=measured)
+            def progress(*done: int) -> None:
+                for task, n in zip(tasks, done, strict=True):
+                    bars.update(task, completed=n)
 
             return progress
 
@@ -55,32 +54,36 @@ def _bars(tasks: int, responses: int) -> Iterator[Begin]:
 
 
 @contextlib.contextmanager
-def _lines(tasks: int, responses: int) -> Iterator[Begin]:
+def _lines(totals: Mapping[str, int]) -> Iterator[Begin]:
     """A line at the start and every `EVERY` seconds, whether anything came meanwhile or not."""
-    said = threading.Event()
-    now: list[tuple[str, int, int]] = []  # the policy, responses sampled and tasks measured
+    ended = threading.Event()
+    now: list[tuple[str, tuple[int, ...]]] = []  # of whom, and how many are done
+
+    def said(name: str, done: tuple[int, ...], rate: str = "") -> None:
+        rates = [rate, *repeat("", len(totals) - 1)]
+        counts = [
+            f"{n:,} of {total:,} {what}{each}"
+            for n, (what, total), each in zip(done, totals.items(), rates, strict=True)
+        ]
+        typer.echo(f"{name}: {', '.join(counts)}", err=True)
 
     def talk() -> None:
         before = (time.monotonic(), "", 0)
-        while not said.wait(EVERY):
+        while not ended.wait(EVERY):
             if not now:
                 continue
-            at, (name, sampled, measured) = time.monotonic(), now[0]
+            at, (name, done) = time.monotonic(), now[0]
             since = before[2] if before[1] == name else 0
-            rate = (sampled - since) / (at - before[0])
-            before = (at, name, sampled)
-            typer.echo(
-                f"{name}: {sampled:,} of {responses:,} responses ({rate:.2g} a second), "
-                f"{measured:,} of {tasks:,} tasks measured",
-                err=True,
-            )
+            rate = (done[0] - since) / (at - before[0])
+            before = (at, name, done[0])
+            said(name, done, f" ({rate:.2g} a second)")
 
     def begin(name: str) -> Progress:
-        typer.echo(f"{name}: {tasks:,} tasks, {responses:,} responses", err=True)
-        now[:] = [(name, 0, 0)]
+        now[:] = [(name, (0,) * len(totals))]
+        said(*now[0])
 
-        def progress(sampled: int, measured: int) -> None:
-            now[0] = (name, sampled, measured)
+        def progress(*done: int) -> None:
+            now[0] = (name, done)
 
         return progress
 
@@ -89,5 +92,5 @@ def _lines(tasks: int, responses: int) -> Iterator[Begin]:
     try:
         yield begin
     finally:
-        said.set()
+        ended.set()
         talking.join()

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import sqlite3
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
 
-from .shared import BAD_INPUT, STOPPED, check_keys, check_prompts, fail
+from .shared import BAD_INPUT, check_keys, check_prompts, fail
+from .stopping import stopping
 
 
 def evaluate(
@@ -67,7 +62,7 @@ def evaluate(
       harnessrl evaluate my.yaml --policy runs/b --set medqa.jsonl --set held-out  both
       harnessrl evaluate my.yaml --policy http://localhost:8000/v1 --set all --max-tokens 1024
     """
-    with _stopping() as stopped:
+    with stopping() as stopped:
         from ...agents.roles.client import KeyMissingError
         from ...specs.loader import SpecError, load_run_spec
         from ..evaluate import evaluation
@@ -108,7 +103,8 @@ def evaluate(
             folder = out or results_in(caches, names, question.as_data())
             check_results(folder, question.as_data())
             stopped.kept = lambda: _kept(evaluation.kept(question, caches), caches)
-            with showing(len(tasks), len(tasks) * (1 + samples)) as begin:
+            totals = {"responses": len(tasks) * (1 + samples), "tasks measured": len(tasks)}
+            with showing(totals) as begin:
                 result = evaluation.evaluate(question, known, refused, caches, folder, begin)
             files = write(result, folder)
         except (
@@ -132,16 +128,6 @@ def evaluate(
             fail("nothing could be measured: see the causes above")
 
 
-class _Stopped:
-    """What is said of an evaluation that is stopped."""
-
-    kept: Callable[[], str] | None = None
-
-    def told(self) -> str:
-        """How much is kept, as soon as that can be known."""
-        return "stopped: nothing was asked yet" if self.kept is None else self.kept()
-
-
 def _kept(counts: tuple[int, int, int], folder: Path) -> str:
     from ..report.text import plural
 
@@ -150,28 +136,3 @@ def _kept(counts: tuple[int, int, int], folder: Path) -> str:
         f"stopped: {responses:,} of {every:,} responses and {plural(verdicts, 'verdict')} are kept in "
         f"{folder}: the same command goes on"
     )
-
-
-@contextlib.contextmanager
-def _stopping() -> Iterator[_Stopped]:
-    """The first Ctrl-C ends what is going on, a second one the process."""
-    asked = False
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
-            if sys.stderr.isatty():
-                sys.stderr.write("\x1b[?25h\n")  # the bars hide the cursor
-            os._exit(STOPPED)
-        asked = True
-        typer.echo("stopping; Ctrl-C again ends at once", err=True)
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, stop)
-    stopped = _Stopped()
-    try:
-        yield stopped
-    except KeyboardInterrupt:
-        fail(stopped.told(), STOPPED)
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .shared import BAD_INPUT, fail
+from .stopping import stopping
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ...specs.schema import Judge as JudgeSpec
+    from ..judges import Rater
     from ..judging import ResponseRow, ScoredRow
 
 
@@ -34,71 +37,127 @@ def judge(
     \b
     Rows: {"prompt": ..., "response": ..., "rubric": [{"text": ..., "points": ..., "check": ...}]}, or
     with HealthBench's or verl's rubrics. judge.yaml: base_urls: [http://localhost:8000/v1], model: ...
+    What a judge says is kept beside the output, in a folder that ends in .cache: the same command goes
+    on where it was stopped.
     Examples:
       harnessrl judge answers.jsonl --judge judge.yaml
       harnessrl judge answers.jsonl --judge judge.yaml --compare other.yaml
     """
-    from ...memory.files import write_atomic
+    with stopping() as stopped:
+        from ..judges import open_raters
+        from ..judging import compare, summary
+
+        rows = _read(file)
+        paths = [by] if other is None else [by, other]
+        specs = [_read_judge(path) for path in paths]  # all of them, before anything is asked
+        target = out or file.with_suffix(".judged.jsonl")
+        _check_target(target, [file, *paths])
+        caches = target.with_suffix(".cache")
+        stopped.kept = lambda: _kept(specs, caches)
+        try:
+            with open_raters(specs, caches) as raters:
+                scored = _scored(rows, raters[0], by)
+                _write(target, scored)
+                for line in [*summary(scored), *raters[0].spent(), f"verdicts: {target}"]:
+                    typer.echo(line)
+                _check_scored(scored, by)
+                for path, rater in zip(paths[1:], raters[1:], strict=True):
+                    theirs = _scored(rows, rater, path)
+                    typer.echo(f"beside {path}:")
+                    for line in [*summary(theirs), *rater.spent()]:
+                        typer.echo(f"  {line}")
+                    for line in compare(scored, theirs):
+                        typer.echo(line)
+                    _check_scored(theirs, path)
+        except BrokenPipeError:
+            raise  # whoever reads the output wants no more of it
+        except (OSError, sqlite3.Error) as error:
+            fail(f"{caches}: what a judge says cannot be kept ({error})")
+
+
+def _read(file: Path) -> list[ResponseRow]:
     from ...specs.loader import SpecError
-    from ..judging import compare, read_responses, summary
+    from ..judging import read_responses
 
     try:
-        rows = read_responses(file)
+        return read_responses(file)
     except SpecError as error:
         fail(str(error), BAD_INPUT)
     except OSError as error:
         fail(f"{file}: cannot be read ({error.strerror})", BAD_INPUT)
-    judges = [_read(path) for path in (by, other)]  # both, before anything is asked
-    scored = _scored(rows, judges[0])
-    target = out or file.with_suffix(".judged.jsonl")
-    try:
-        write_atomic(target, "".join(s.as_json() + "\n" for s in scored))
-    except OSError as error:
-        fail(f"{target}: cannot be written ({error.strerror})")
-    for line in summary(scored):
-        typer.echo(line)
-    typer.echo(f"verdicts: {target}")
-    if other is not None:
-        theirs = _scored(rows, judges[1])
-        typer.echo(f"beside {other}:")
-        for line in [*(f"  {line}" for line in summary(theirs)), *compare(scored, theirs)]:
-            typer.echo(line)
 
 
-def _read(path: Path | None) -> JudgeSpec | None:
+def _read_judge(path: Path | None) -> JudgeSpec | None:
+    """The judge in a file; exits with 2 if it cannot be asked: no key, or a prompt that is none."""
+    from jinja2 import TemplateError
+
+    from ...prompts import check_templates
     from ...specs.loader import SpecError, load_judge
 
+    if path is None:
+        return None
     try:
-        return None if path is None else load_judge(path)
+        spec = load_judge(path)
+        check_templates(judge=spec.prompt, batch=spec.batch)
     except SpecError as error:
         fail(str(error), BAD_INPUT)
+    except (TemplateError, OSError) as error:
+        fail(f"{path}: a prompt template cannot be rendered: {error}", BAD_INPUT)
+    if spec.api_key_env and not os.environ.get(spec.api_key_env):
+        fail(f"{path}: api_key_env: the environment variable {spec.api_key_env} is not set", BAD_INPUT)
+    return spec
 
 
-def _scored(rows: Sequence[ResponseRow], spec: JudgeSpec | None) -> list[ScoredRow]:
-    """The rows, scored, with a bar while that takes."""
-    from rich.console import Console
-    from rich.progress import Progress
+def _check_target(target: Path, given: Sequence[Path | None]) -> None:
+    """Exit with 2 if verdicts would be written over what is read, by whatever path, or cannot be."""
+    if target.is_dir():
+        fail(f"{target} is a folder; --out names a file", BAD_INPUT)
+    for path in given:
+        if path is not None and target.exists() and target.samefile(path):
+            fail(f"--out {target}: verdicts would be written over {path}", BAD_INPUT)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail(f"{target}: cannot be written ({error.strerror})", BAD_INPUT)
 
-    from ...agents.roles.client import KeyMissingError, Role
-    from ...agents.scoring.judge import Judge
-    from ...agents.scoring.scorer import Scorer
-    from ...agents.usage import Usage
-    from ...specs.schema import Oracle, Reward
+
+def _scored(rows: Sequence[ResponseRow], rater: Rater, path: Path | None) -> list[ScoredRow]:
+    """The rows scored, with bars while that takes; why verdicts are missing is told."""
+    from ..judges import PURPOSE
     from ..judging import score
+    from .bars import showing
 
-    usage, role, judge = Usage(), None, None
-    if spec is not None:
-        try:
-            role = Role("judge", spec, usage)
-        except KeyMissingError as error:
-            fail(str(error), BAD_INPUT)
-        judge = Judge(role, spec, None)
-    scorer = Scorer(Oracle(kind="none"), usage, Reward().max_dropped, judge)
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("judging", total=len(rows))
-        found = list(score(rows, scorer, lambda n: bar.update(task, completed=n)))
-    for cause, n in list(scorer.take_causes("judge").items())[:5]:
+    with showing({"verdicts": sum(len(row.rubric) for row in rows), "responses": len(rows)}) as begin:
+        found = score(rows, rater, begin(_name(path)))
+    for cause, n in list(rater.scorer.take_causes(PURPOSE).items())[:5]:
         typer.echo(f"unscored: {n} x {cause}", err=True)
-    if role is not None:
-        role.close()
     return found
+
+
+def _name(path: Path | None) -> str:
+    return "checks" if path is None else str(path)
+
+
+def _write(target: Path, scored: Sequence[ScoredRow]) -> None:
+    from ...memory.files import write_atomic
+
+    try:
+        write_atomic(target, "".join(one.as_json() + "\n" for one in scored))
+    except OSError as error:
+        fail(f"{target}: cannot be written ({error.strerror})")
+
+
+def _check_scored(scored: Sequence[ScoredRow], path: Path | None) -> None:
+    """Exit with 1 if no response has a score."""
+    if all(one.reward is None for one in scored):
+        fail(f"{_name(path)}: no response could be scored: see the causes above")
+
+
+def _kept(specs: Sequence[JudgeSpec | None], caches: Path) -> str:
+    from ..judges import kept
+    from ..report.text import plural
+
+    if not any(spec is not None and spec.cache for spec in specs):
+        return "stopped: no verdict is kept"
+    n = plural(kept(specs, caches), "verdict")
+    return f"stopped: {n} are kept in {caches}: the same command goes on"
