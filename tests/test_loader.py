@@ -202,7 +202,8 @@ reward:
         "run.yaml:5:11: tasks.files[0]: task.yaml does not exist (did you mean tasks.yaml?)",
         'run.yaml:5:22: tasks.files[1]: must be a string, not 3; quote it: "3"',
         "run.yaml:6:3: tasks.files: duplicate key files, first at line 5, column 3",
-        "run.yaml:8:12: roles.policy.modl: unknown key modl (did you mean model?); allowed here: model",
+        "run.yaml:8:12: roles.policy.modl: unknown key modl (did you mean model?); "
+        "allowed here: model, chat_template_kwargs",
         "run.yaml:10:9: engine.kind: lokal is not allowed (did you mean local?); "
         "allowed: local, openrlhf, sim",
         "run.yaml:11:10: engine.steps: must be a whole number, not yes",

@@ -20,7 +20,7 @@ from harnessrl.specs.loader import RECIPES, dump_yaml, load_run_spec
 from harnessrl.specs.openrlhf import OpenrlhfEngine
 from harnessrl.specs.schema import RunSpec
 from harnessrl.trainer.openrlhf import flags
-from harnessrl.trainer.openrlhf.argv import argv, as_argv
+from harnessrl.trainer.openrlhf.argv import argv, as_argv, conflict
 from harnessrl.trainer.openrlhf.flags import FlagError
 from harnessrl.trainer.openrlhf.slots_file import write_slots
 from harnessrl.trainer.runfolder import RunFolder
@@ -272,6 +272,26 @@ CONFLICTS = {
     "algo.dynamic_filtering_range: [0, 1]": "it is not to be set: the controller fills slots anew",
     "critic.max_norm: 1": "it is not to be set: the advantages need no critic",
     "eval.steps: 5": "it is not to be set: held-out tasks are measured by the harness",
+    "actor.eps_clip_low_high: [0.1, 0.5]": "set engine.clip instead; this would go over it",
+    "actor.optim: muon": "it is not to be set: engine.learning_rate is AdamW's",
+    "actor.muon.lr: 0.02": "it is not to be set: engine.learning_rate is AdamW's",
+    "actor.min_lr_ratio: 0.2": "it is not to be set: no engine.schedule has such a floor",
+    "ckpt.max_num: 0": "must be 2 or more: OpenRLHF would delete the state that the run's newest",
+    "ckpt.max_num: 1": "must be 2 or more: OpenRLHF would delete the state that the run's newest",
+    "ckpt.max_num: '1'": "must be 2 or more: OpenRLHF would delete",
+    "ckpt.max_num: [-3]": "must be 2 or more: OpenRLHF would delete",
+    "ckpt.max_mem: 100": "it is not to be set: it could delete what the run's newest checkpoint",
+    "ckpt.best_metric_key: none": "it is not to be set: logging.evaluate_every keeps the best policy",
+    "logger.wandb.key: SECRET": "it is not to be set: a key stands in no file; put it into the "
+    "environment variable WANDB_API_KEY",
+    "local_rank: 0": "it is not to be set: Ray gives each process its GPU",
+    "train.enable_ema: true": "it is not to be set: the weights that are measured and exported",
+    "train.ema_beta: 0.9": "it is not to be set: the weights that are measured and exported",
+    "train.colocate_critic_reward: true": "it is not to be set: there is neither a critic nor a reward",
+    "ds.value_head_prefix: score": "it is not to be set: there is neither a critic nor a reward model",
+    "ds.use_universal_ckpt: true": "it is not to be set: a run resumes from DeepSpeed's own checkpoints",
+    "ds.param_dtype: fp16": "it is not to be set: vLLM rolls out in bf16",
+    "ds.load_in_4bit: true": "it is not to be set: 4-bit weights can be trained by an adapter only",
     "ds.lora.rank: 8": "it is not to be set: after the first step OpenRLHF 0.11.2 sends vLLM an adapter",
 }
 
@@ -283,6 +303,44 @@ def test_a_flag_that_the_harness_relies_on_is_refused_at_its_place(line: str, tm
     assert problem.startswith(f"one.yaml:7:5: engine.args.{flag}: {CONFLICTS[line]}"), problem
 
 
+#: What `engine.args` may set, of all that OpenRLHF knows: speed, memory, further terms of the loss, logs.
+FREE = """
+    actor.adam.betas actor.adam.eps actor.adam.weight_decay actor.aux_loss_coef actor.dual_clip
+    actor.entropy_coef actor.freeze_visual_encoder actor.gradient_checkpointing_reentrant
+    actor.loss_agg_mode actor.policy_loss_type ckpt.max_num data.dataloader_num_workers
+    data.disable_fast_tokenizer ds.attn_implementation ds.deepcompile ds.enable_sleep
+    ds.experts_implementation ds.grad_accum_dtype ds.overlap_comm ds.packing_samples
+    ds.ring_attn_head_stride ds.ring_attn_size ds.tensor_parallel_size ds.use_liger_kernel ds.zpg
+    logger.logging_steps logger.tensorboard_dir logger.wandb.group logger.wandb.org logger.wandb.project
+    logger.wandb.run_name ref.offload rollout.max_tokens_per_gpu rollout.micro_batch_size
+    train.colocate_actor_ref train.dynamic_batch_enable train.full_determinism_enable
+    train.max_tokens_per_gpu vllm.enable_prefix_caching vllm.enable_sleep vllm.enforce_eager
+    vllm.sync_backend vllm.sync_with_ray
+""".split()
+
+
+@needs_openrlhf
+@pytest.mark.parametrize("kl_coef", [0.0, 0.1])
+def test_every_flag_of_openrlhf_is_decided(kl_coef: float) -> None:
+    spec = spec_with({"kl_coef": kl_coef})
+    assert sorted(flag for flag in flags.names() if conflict(flag, 2, spec) is None) == FREE
+
+
+@needs_openrlhf
+def test_batches_by_tokens_take_the_place_of_the_micro_batch(tmp_path: Path) -> None:
+    """Not beside one that was asked for."""
+    assert problems(tmp_path, "train.dynamic_batch_enable: true") == []
+    (problem,) = problems(tmp_path, "train.dynamic_batch_enable: true\n  micro_batch: 2")
+    assert "leave engine.micro_batch out then; this would go over it" in problem
+
+
+def test_weights_and_biases_take_their_key_from_the_environment() -> None:
+    """OpenRLHF logs there where it is given some key; the real one is on no command line."""
+    assert "--logger.wandb.key" not in argv(spec_with({}), RUN)
+    words = argv(spec_with({"args": {"logger.wandb.project": "mine"}}), RUN)
+    assert words[words.index("--logger.wandb.key") + 1] == "WANDB_API_KEY"
+
+
 @needs_openrlhf
 @pytest.mark.parametrize(
     ("line", "says"),
@@ -292,7 +350,7 @@ def test_a_flag_that_the_harness_relies_on_is_refused_at_its_place(line: str, tm
         ("ds.overlap_comm: 1", "is a switch: true or false"),
         ("ds.zpg: true", "needs a value, not true or false"),
         ("ds.zpg: two", "invalid int value: 'two'"),
-        ("ds.param_dtype: fp8", "invalid choice: 'fp8'"),
+        ("actor.loss_agg_mode: sum", "invalid choice: 'sum'"),
         ("actor.adam.betas: [0.9]", "expected 2 arguments"),
         ("actor.adam.betas: []", "must be a scalar or a list of scalars"),
         ("ds.zpg: {a: 1}", "must be a scalar or a list of scalars"),
@@ -328,6 +386,8 @@ def test_without_openrlhf_the_form_is_checked(
 def test_what_openrlhf_asserts_about_all_of_them_is_told_too(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, "rollout.micro_batch_size: 64")
     assert problem.startswith("one.yaml:5:3: engine: OpenRLHF refuses this: The number of sample batches")
+    (problem,) = problems(tmp_path, "rollout.micro_batch_size: 0")
+    assert problem.startswith("one.yaml:5:3: engine: OpenRLHF refuses this: ")
 
 
 @needs_openrlhf

@@ -246,7 +246,7 @@ def mappings(content: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]
 
 
 #: Mappings whose keys are the user's own.
-FREE = re.compile(r"domain_shares$|\.args$|\.extra_body")
+FREE = re.compile(r"domain_shares$|\.args$|\.extra_body|\.chat_template_kwargs")
 
 
 @pytest.mark.parametrize(("kind", "path"), FILES, ids=lambda value: getattr(value, "name", value))

@@ -270,7 +270,7 @@ def test_the_best_policy_outlives_the_folder_that_was_served(tmp_path: Path, tin
         {"kind": "openrlhf", "device": "cpu", "steps": 1, "tasks_per_step": 1, "group_size": 2}
     )
     policy = FrozenPolicy(
-        engine, served, Chat(AutoTokenizer.from_pretrained(served), 64), tmp_path / "log"
+        engine, served, Chat(AutoTokenizer.from_pretrained(served), 64, {}), tmp_path / "log"
     )
     policy.save(tmp_path / "best")
     policy.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -24,6 +25,20 @@ CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+
+#: It thinks unless it is told not to, as Qwen3.5's does: both ways the response goes on from there.
+THOUGHT, NO_THOUGHT = "<think>\n", "<think>\n\n</think>\n\n"
+THINKING_TEMPLATE = CHAT_TEMPLATE.removesuffix("{% endif %}") + (
+    "{% if enable_thinking is defined and enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}"
+    "{% else %}{{ '<think>\n' }}{% endif %}{% endif %}"
+)
+
+
+def thinking(model: Path, folder: Path) -> Path:
+    """A copy of a model folder, with a chat template that has the model think."""
+    shutil.copytree(model, folder)
+    (folder / "chat_template.jinja").write_text(THINKING_TEMPLATE)
+    return folder
 
 
 def build_tiny_model(folder: Path) -> Path:

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from ..specs.schema import RunSpec
 from .data.load import Tasks
+from .local.model import template_mentions
 
 
 def advice(spec: RunSpec, tasks: Tasks) -> list[str]:
     """One line for everything remarkable; nothing here stops a run."""
     left_out = [f"left out: {line}" for line in tasks.refusal_lines()]
-    return [*left_out, *_evolution(spec, tasks), *_size(spec, tasks)]
+    return [*left_out, *_evolution(spec, tasks), *_size(spec, tasks), *_thinking(spec)]
 
 
 def _evolution(spec: RunSpec, tasks: Tasks) -> Iterator[str]:
@@ -69,6 +70,19 @@ def _size(spec: RunSpec, tasks: Tasks) -> Iterator[str]:
         )
     if engine.learning_rate > 1e-2:
         yield f"engine.learning_rate {engine.learning_rate:g} is far above what trains a language model"
+
+
+def _thinking(spec: RunSpec) -> Iterator[str]:
+    """Thoughts that nobody asked for fill a response."""
+    policy, argument = spec.roles.policy, "enable_thinking"
+    if spec.engine.kind == "sim" or argument in policy.chat_template_kwargs:
+        return
+    if template_mentions(policy.model, argument):
+        yield (
+            f"{policy.model} may think, and roles.policy.chat_template_kwargs does not say whether: what "
+            f"it thinks takes from engine.max_new_tokens {spec.engine.max_new_tokens} and is scored with "
+            f"its answer; turn that off with {{{argument}: false}}, or on with true"
+        )
 
 
 def _few(names: list[str]) -> str:

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any
 
 from ..agents.policy import PromptError
 from ..prompts import fullest_prompt
 from ..specs.harness import HarnessState
+from ..specs.schema import Scalar
 
 
 class Chat:
-    """A tokenizer with its chat template; at most `max_prompt_tokens` a prompt."""
+    """A tokenizer with its chat template and what this is told (`roles.policy.chat_template_kwargs`); at
+    most `max_prompt_tokens` a prompt."""
 
-    def __init__(self, tokenizer: Any, max_prompt_tokens: int) -> None:
+    def __init__(
+        self, tokenizer: Any, max_prompt_tokens: int, template_kwargs: Mapping[str, Scalar]
+    ) -> None:
         self.tokenizer = tokenizer
         self.max_prompt_tokens = max_prompt_tokens
+        self.template_kwargs = dict(template_kwargs)
         self._tokenized: dict[str, list[int]] = {}
+
+    def copy(self) -> Chat:
+        """One for another thread: a tokenizer at work cannot be called into."""
+        return Chat(deepcopy(self.tokenizer), self.max_prompt_tokens, self.template_kwargs)
 
     def tokenize(self, prompt: str) -> list[int]:
         """Token ids of a user message in the chat template, up to where the response starts."""
         if prompt not in self._tokenized:
             ids = self.tokenizer.apply_chat_template(
-                [{"role": "user", "content": prompt}], add_generation_prompt=True, return_dict=False
+                [{"role": "user", "content": prompt}],
+                add_generation_prompt=True,
+                return_dict=False,
+                **self.template_kwargs,
             )
             self._tokenized[prompt] = list(ids)
         return list(self._tokenized[prompt])

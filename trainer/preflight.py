@@ -38,7 +38,8 @@ def _local(spec: RunSpec, engine: LocalEngine) -> Iterator[Finding]:
     except PolicyNotFoundError as error:
         yield Finding("policy", False, str(error))
         return
-    policy = Engine(model, tokenizer, engine)
+    template_kwargs = spec.roles.policy.chat_template_kwargs
+    policy = Engine(model, tokenizer, engine, template_kwargs=template_kwargs)
     try:
         samples = policy.sample(_requests(), spec.seed)
     except PromptError as error:
@@ -61,9 +62,10 @@ def _served(spec: RunSpec, engine: OpenrlhfEngine) -> Iterator[Finding]:
     except PolicyNotFoundError as error:
         yield Finding("policy", False, str(error))
         return
+    chat = Chat(tokenizer, engine.max_prompt_tokens, spec.roles.policy.chat_template_kwargs)
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "server.log"
-        policy = FrozenPolicy(engine, folder, Chat(tokenizer, engine.max_prompt_tokens), log)
+        policy = FrozenPolicy(engine, folder, chat, log)
         try:
             samples = policy.sample(_requests(), spec.seed)
             sequences = _sequences(policy.chat.tokenize(PROMPT), samples)

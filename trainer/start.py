@@ -252,14 +252,15 @@ def make_engine(spec: RunSpec, tasks: Tasks, past: Past) -> TrainingEngine:
         return sim
     if not isinstance(spec.engine, LocalSpec):
         raise TypeError(f"engine.kind {spec.engine.kind} does not run in this process")
+    template_kwargs = spec.roles.policy.chat_template_kwargs
     if past.checkpoint is None:
         model, tokenizer = load(resolve(spec.roles.policy.model))
-        return Engine(model, tokenizer, spec.engine)
+        return Engine(model, tokenizer, spec.engine, template_kwargs=template_kwargs)
     model, tokenizer = load(past.checkpoint / "policy")
     reference = None
     if spec.engine.kl_coef > 0:
         reference, _ = load(resolve(spec.roles.policy.model))
-    engine = Engine(model, tokenizer, spec.engine, past.steps_done, reference)
+    engine = Engine(model, tokenizer, spec.engine, past.steps_done, reference, template_kwargs)
     engine.load_optimizer(past.checkpoint)
     return engine
 

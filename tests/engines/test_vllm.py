@@ -17,7 +17,7 @@ from harnessrl.agents.scoring.judge import Item, Judge
 from harnessrl.agents.scoring.preflight import look_at_endpoints
 from harnessrl.agents.usage import Usage
 from harnessrl.specs.openrlhf import OpenrlhfEngine
-from harnessrl.specs.schema import Endpoint
+from harnessrl.specs.schema import Endpoint, Scalar
 from harnessrl.specs.schema import Judge as JudgeSpec
 from harnessrl.trainer.chat import Chat
 from harnessrl.trainer.openrlhf.frozen import FrozenPolicy, PolicyServerError
@@ -131,7 +131,7 @@ def frozen(
 
     monkeypatch.setenv("OPENRLHF_PYTHON", python())
     engine = OpenrlhfEngine.model_validate({**ENGINE, "serve": {"policy": {"port": free_port()}}})
-    chat = Chat(AutoTokenizer.from_pretrained(models["old"]), engine.max_prompt_tokens)
+    chat = Chat(AutoTokenizer.from_pretrained(models["old"]), engine.max_prompt_tokens, {})
     policy = FrozenPolicy(engine, models["old"], chat, tmp_path / "policy-server.log")
     yield policy
     policy.close()
@@ -153,6 +153,40 @@ def prints_of(model: Path) -> list[Fingerprint]:
             )
         )
     return found
+
+
+@pytest.mark.parametrize("template_kwargs", [{}, {"enable_thinking": False}, {"enable_thinking": True}])
+def test_the_frozen_policy_is_shown_the_prompt_that_is_trained_on(
+    template_kwargs: dict[str, Scalar],
+    models: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Token by token, whatever the chat template is told."""
+    from transformers import AutoTokenizer
+
+    monkeypatch.setenv("OPENRLHF_PYTHON", python())
+    thinking = tiny.thinking(models["old"], tmp_path / "thinking")
+    engine = OpenrlhfEngine.model_validate({**ENGINE, "serve": {"policy": {"port": free_port()}}})
+    chat = Chat(AutoTokenizer.from_pretrained(thinking), engine.max_prompt_tokens, template_kwargs)
+    policy = FrozenPolicy(engine, thinking, chat, tmp_path / "policy-server.log")
+    try:
+        (sample,) = policy.sample([Request("Is the dog lazy?", ("critic", 0))], seed=3)
+        body = {
+            "model": "policy",
+            "messages": [{"role": "user", "content": "Is the dog lazy?"}],
+            "max_tokens": 1,
+            **policy._role.spec.extra_body,
+        }
+        reply = policy._http.post("/v1/chat/completions", json=body).json()
+    finally:
+        policy.close()
+    assert sample.token_ids
+    prompt = chat.tokenize("Is the dog lazy?")
+    assert reply["prompt_token_ids"] == prompt
+    told_not_to = template_kwargs == {"enable_thinking": False}
+    begins = tiny.NO_THOUGHT if told_not_to else tiny.THOUGHT
+    assert chat.tokenizer.decode(prompt).endswith(f"<|im_start|>assistant\n{begins}")
 
 
 def test_the_frozen_policy(frozen: FrozenPolicy, models: dict[str, Path]) -> None:

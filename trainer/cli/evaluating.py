@@ -98,7 +98,8 @@ def evaluate(
         names = [name for name in (policy, other) if name is not None]
         caches = out or Path("evaluations") / run_spec.name
         try:
-            found = [find_policy(name, concurrency, longest) for name in names]
+            template_kwargs = run_spec.roles.policy.chat_template_kwargs
+            found = [find_policy(name, concurrency, longest, template_kwargs) for name in names]
             question = evaluation.Question(run_spec, tasks, found, settings)
             folder = out or results_in(caches, names, question.as_data())
             check_results(folder, question.as_data())

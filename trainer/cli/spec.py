@@ -104,7 +104,7 @@ def _check_task_prompts(spec: RunSpec, tasks: Tasks) -> None:
     limit = spec.engine.max_prompt_tokens
     if longest + TEMPLATE_TOKENS <= limit:
         return  # a token is a byte or more: no need to load a tokenizer, which takes seconds
-    chat = chat_at_hand(spec.roles.policy.model, limit)
+    chat = chat_at_hand(spec.roles.policy, limit)
     if chat is None:
         model = spec.roles.policy.model
         typer.echo(f"engine.max_prompt_tokens: not checked, the tokenizer of {model} is not here yet")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import json
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from ...agents.policy import Request
 from ...agents.roles.client import Answer, Question, Role
 from ...agents.usage import Usage
 from ...specs.sampling import stream
-from ...specs.schema import Endpoint
+from ...specs.schema import Endpoint, Scalar
 from ..runfolder import RunFolder, latest_checkpoint
 
 #: What a checkpoint of the simulated engine holds in place of weights.
@@ -78,17 +79,28 @@ class Found:
     open: Callable[[], Evaluated]
 
 
-def find_policy(name: str, concurrency: int, max_tokens: int) -> Found:
+def find_policy(
+    name: str, concurrency: int, max_tokens: int, template_kwargs: Mapping[str, Scalar]
+) -> Found:
     """The policy that a command line names. Raises `PolicyMissingError`, `PolicyNotFoundError`."""
     if name.startswith(("http://", "https://")):
-        with contextlib.closing(EndpointPolicy(name, concurrency, max_tokens)) as policy:
+
+        def behind_endpoint() -> EndpointPolicy:
+            return EndpointPolicy(name, concurrency, max_tokens, template_kwargs)
+
+        with contextlib.closing(behind_endpoint()) as policy:
             identity = policy.identity
-        return Found(name, identity, lambda: EndpointPolicy(name, concurrency, max_tokens))
+        return Found(name, identity, behind_endpoint)
     from ..local.decode import device
 
     folder = policy_folder(name)
-    identity = f"local {fingerprint(folder)} {device()}"
-    return Found(name, identity, lambda: LocalPolicy(name, identity, folder, max_tokens))
+    identity = f"local {fingerprint(folder)} {device()}{_told(template_kwargs)}"
+    return Found(name, identity, lambda: LocalPolicy(name, identity, folder, max_tokens, template_kwargs))
+
+
+def _told(template_kwargs: Mapping[str, Scalar]) -> str:
+    """The part of an identity that says how prompts are templated; responses differ with it."""
+    return f" {json.dumps(template_kwargs, sort_keys=True)}" if template_kwargs else ""
 
 
 def policy_folder(name: str) -> Path:
@@ -132,12 +144,19 @@ class LocalPolicy:
     Raises `PolicyNotFoundError`.
     """
 
-    def __init__(self, name: str, identity: str, folder: Path, max_tokens: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        identity: str,
+        folder: Path,
+        max_tokens: int,
+        template_kwargs: Mapping[str, Scalar],
+    ) -> None:
         from ..local.decode import FolderSampler
 
         self.name = name
         self.identity = identity
-        self._sampler = FolderSampler(folder, max_tokens)
+        self._sampler = FolderSampler(folder, max_tokens, template_kwargs)
         self._stopped = threading.Event()
 
     def replies(self, asks: Sequence[Ask]) -> Iterator[tuple[int, Reply | str]]:
@@ -168,11 +187,15 @@ class LocalPolicy:
 class EndpointPolicy:
     """A model behind an OpenAI-compatible endpoint: `http://host:8000/v1`, or with `#MODEL` behind it
     where it serves several. Its key, if it wants one, is in the environment variable POLICY_API_KEY.
+    Arguments of the chat template go along with each request, where there are any: vLLM and SGLang take
+    them.
 
     Raises `PolicyMissingError`.
     """
 
-    def __init__(self, name: str, concurrency: int, max_tokens: int) -> None:
+    def __init__(
+        self, name: str, concurrency: int, max_tokens: int, template_kwargs: Mapping[str, Scalar]
+    ) -> None:
         url, model = urldefrag(name)
         endpoint = Endpoint(
             base_urls=(url,),
@@ -182,6 +205,7 @@ class EndpointPolicy:
             timeout=600.0,
             deadline=1800.0,
             concurrency=concurrency,
+            extra_body={"chat_template_kwargs": dict(template_kwargs)} if template_kwargs else {},
         )
         self._role = Role("policy", endpoint, Usage())
         try:
@@ -191,7 +215,7 @@ class EndpointPolicy:
             raise
         self._role.spec = endpoint.model_copy(update={"model": served})
         self.name = name
-        self.identity = f"{url} {served}"
+        self.identity = f"{url} {served}{_told(template_kwargs)}"
         self._stopped = threading.Event()
         self._work: Future[None] | None = None
 

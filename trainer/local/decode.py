@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 
 from ...agents.policy import PromptError, Request, Sample
 from ...specs.sampling import stream
+from ...specs.schema import Scalar
 from ..chat import Chat
 from .generate import sample_steps
 from .model import load
@@ -78,12 +79,12 @@ class FolderSampler:
     Raises `PolicyNotFoundError`.
     """
 
-    def __init__(self, folder: Path, max_new_tokens: int) -> None:
+    def __init__(self, folder: Path, max_new_tokens: int, template_kwargs: Mapping[str, Scalar]) -> None:
         model, tokenizer = load(folder)
         self.model = model.to(device(), torch.bfloat16).eval()
         self._ends = end_tokens(self.model, tokenizer)
         context = getattr(model.config, "max_position_embeddings", None) or 2**31
-        self._chat = Chat(tokenizer, context)
+        self._chat = Chat(tokenizer, context, template_kwargs)
         self._room = context - max_new_tokens
 
     def refuses(self, prompt: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from safetensors import SafetensorError
 
 from ...agents.policy import Request, Sample
 from ...specs.engines import LocalEngine
+from ...specs.schema import Scalar
+from ..chat import Chat
 from ..engine import Example, UpdateStats
 from .generate import response_logprobs
 from .grpo import Batch, check_tokens, clipped_loss, k3, make_batch
@@ -39,7 +41,8 @@ class Engine:
 
     The fp32 weights take the updates (bf16 would round small ones away); embeddings are frozen, so a
     tied output head stays the one that was served. `reference` is the policy at the start of the run,
-    where `model` is not (a resumed run); it is kept only when the loss has a KL term.
+    where `model` is not (a resumed run); it is kept only when the loss has a KL term. `template_kwargs`
+    are `roles.policy.chat_template_kwargs`.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Engine:
         spec: LocalEngine,
         version: int = 0,
         reference: Any = None,
+        template_kwargs: Mapping[str, Scalar] | None = None,
     ) -> None:
         torch.set_num_threads(spec.threads or torch.get_num_threads())
         torch.use_deterministic_algorithms(True)
@@ -61,7 +65,8 @@ class Engine:
         self.model.eval()  # no dropout: the old and the new log-probabilities are the same function
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_("embed" not in name and "lm_head" not in name)
-        self._sampler = Sampler(bf16_copy(self.model), tokenizer, spec, version)
+        chat = Chat(tokenizer, spec.max_prompt_tokens, template_kwargs or {})
+        self._sampler = Sampler(bf16_copy(self.model), chat, spec, version)
         self._reference = None
         if spec.kl_coef > 0:
             self._reference = bf16_copy(self.model if reference is None else reference).to(self.device)

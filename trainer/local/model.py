@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...specs.errors import did_you_mean
+from ...specs.schema import PolicyRole
 from ..chat import Chat
 
 #: SmolLM2-135M-Instruct (Apache-2.0) as GGUF Q4_1, carried by a wheel of the package index: the same
@@ -81,14 +82,25 @@ def cache_folder() -> Path:
     return Path(base).expanduser() / "harnessrl"
 
 
-def chat_at_hand(model: str, max_prompt_tokens: int) -> Chat | None:
+def chat_at_hand(policy: PolicyRole, max_prompt_tokens: int) -> Chat | None:
     """Prompts as the policy sees them, if its tokenizer is on this machine already."""
-    folder = _tokenizer_at_hand(model)
+    folder = _tokenizer_at_hand(policy.model)
     if folder is None:
         return None
     from transformers import AutoTokenizer
 
-    return Chat(AutoTokenizer.from_pretrained(folder), max_prompt_tokens)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    return Chat(tokenizer, max_prompt_tokens, policy.chat_template_kwargs)
+
+
+def template_mentions(model: str, argument: str) -> bool:
+    """Does the model's chat template have an argument of this name? False if it is not here yet."""
+    folder = _tokenizer_at_hand(model)
+    if folder is None:
+        return False
+    # Newer folders have the template in a file of its own.
+    files = [folder / "chat_template.jinja", folder / "tokenizer_config.json"]
+    return any(argument in f.read_text("utf-8", errors="replace") for f in files if f.is_file())
 
 
 def _tokenizer_at_hand(model: str) -> Path | None:

@@ -26,18 +26,16 @@ def bf16_copy(model: Any) -> Any:
 class Sampler:
     """A policy to sample from (`agents.policy.Policy`). `version` counts the training steps in it."""
 
-    def __init__(self, model: Any, tokenizer: Any, spec: LocalEngine, version: int) -> None:
+    def __init__(self, model: Any, chat: Chat, spec: LocalEngine, version: int) -> None:
         self.model = model  # bf16
-        self.tokenizer = tokenizer
         self.spec = spec
         self.version = version
-        self._chat = Chat(tokenizer, spec.max_prompt_tokens)
-        self._ends = end_tokens(model, tokenizer)
+        self._chat = chat
+        self._ends = end_tokens(model, chat.tokenizer)
 
     def frozen(self) -> Sampler:
         """This policy as it is now. Another thread may use it: its tokenizer is its own too."""
-        tokenizer = copy.deepcopy(self.tokenizer)  # one at work cannot be called into
-        return Sampler(copy.deepcopy(self.model), tokenizer, self.spec, self.version)
+        return Sampler(copy.deepcopy(self.model), self._chat.copy(), self.spec, self.version)
 
     def tokenize(self, prompt: str) -> list[int]:
         """Token ids of a user message in the chat template, up to where the response starts."""

@@ -14,6 +14,12 @@ Flags = dict[str, Any]
 
 EXECUTOR = Path(__file__).with_name("executor.py")
 
+#: Environment variable that wandb itself reads its key from.
+WANDB_KEY_ENV = "WANDB_API_KEY"
+#: Training states that OpenRLHF keeps at least: with one it deletes that, on which the run's newest
+#: checkpoint counts, before it saves the next.
+LEAST_STATES = 2
+
 #: Flags (or, with a dot at the end, families of them) that nobody may give, and why.
 NOT_HERE = {
     "algo.advantage.": "the controller computes the advantages (reward.advantage, reward.baseline)",
@@ -29,10 +35,27 @@ NOT_HERE = {
     "rollout.vllm_generate_batch_size": "a step is rolled out whole",
     # Measured: vLLM ends with "There is no module or parameter named 'base_model'".
     "ds.lora.": "after the first step OpenRLHF 0.11.2 sends vLLM an adapter under names it refuses",
+    "ds.load_in_4bit": "4-bit weights can be trained by an adapter only (ds.lora), which does not work",
+    "ds.param_dtype": "vLLM rolls out in bf16, and OpenRLHF 0.11.2 sends it no weights of another type",
+    "ds.use_universal_ckpt": "a run resumes from DeepSpeed's own checkpoints",
+    "ds.value_head_prefix": "there is neither a critic nor a reward model",
+    "train.colocate_critic_reward": "there is neither a critic nor a reward model",
+    "train.enable_ema": "the weights that are measured and exported are those that roll out",
+    "train.ema_beta": "the weights that are measured and exported are those that roll out",
+    "ckpt.max_mem": "it could delete what the run's newest checkpoint counts on; use ckpt.max_num",
+    "ckpt.best_metric_key": "logging.evaluate_every keeps the best policy",
+    "actor.optim": "engine.learning_rate is AdamW's, and Muon's updates go by a rate of their own",
+    "actor.muon.": "engine.learning_rate is AdamW's, and Muon's updates go by a rate of their own",
+    "actor.min_lr_ratio": "no engine.schedule has such a floor",
+    "local_rank": "Ray gives each process its GPU",
+    "logger.wandb.key": f"a key stands in no file; put it into the environment variable {WANDB_KEY_ENV}, "
+    "and name a logger.wandb.project",
     "use_ms": "roles.policy.model is a folder or a model hub id",
 }
 #: ... except these, which change nothing that the harness relies on.
 FREE = ("data.disable_fast_tokenizer", "data.dataloader_num_workers")
+#: One of these among `engine.args` asks for Weights & Biases.
+WANDB = ("logger.wandb.project", "logger.wandb.org", "logger.wandb.group")
 
 _SCHEDULERS = {"linear": "linear", "cosine": "cosine"}
 
@@ -49,11 +72,25 @@ def flags(spec: RunSpec, run: RunFolder) -> Flags:
     return {**_needed(engine, run), **spelled, **_tuned(engine, run), **engine.args}
 
 
-def conflict(flag: str, spec: RunSpec) -> str | None:
-    """Why `engine.args` must not set a flag; None if it may."""
+def logs_to_wandb(engine: OpenrlhfEngine) -> bool:
+    """Do its arguments ask for Weights & Biases?"""
+    return any(flag in WANDB for flag in engine.args)
+
+
+def conflict(flag: str, value: Any, spec: RunSpec) -> str | None:
+    """Why `engine.args` must not set a flag, or not to this value; None if it may."""
     engine = _engine(spec)
     if spelled := _spelled(spec, engine).get(flag):
         return f"set {spelled[0]} instead"
+    if flag == "actor.eps_clip_low_high":
+        return "set engine.clip instead; this would go over it"
+    if flag == "ckpt.max_num" and _is_below(value, LEAST_STATES):
+        return (
+            f"must be {LEAST_STATES} or more: OpenRLHF would delete the state that the run's newest "
+            "checkpoint counts on before it has saved the next"
+        )
+    if flag == "train.dynamic_batch_enable" and engine.micro_batch is not None:
+        return "leave engine.micro_batch out then; this would go over it"
     if flag in FREE:
         return None
     for name, reason in NOT_HERE.items():
@@ -80,6 +117,15 @@ def _engine(spec: RunSpec) -> OpenrlhfEngine:
     if not isinstance(spec.engine, OpenrlhfEngine):
         raise TypeError(f"engine.kind is {spec.engine.kind}, not openrlhf")
     return spec.engine
+
+
+def _is_below(value: Any, least: int) -> bool:
+    """What is no number at all is told with its type."""
+    parts = value if isinstance(value, list) else [value]
+    try:
+        return any(float(part) < least for part in parts)
+    except (TypeError, ValueError):
+        return False
 
 
 def _text(value: Any) -> str:
@@ -159,7 +205,9 @@ def _spelled(spec: RunSpec, engine: OpenrlhfEngine) -> dict[str, tuple[str, Any]
 def _tuned(engine: OpenrlhfEngine, run: RunFolder) -> Flags:
     """Sensible values that `engine.args` may override."""
     on_gpus = engine.device == "cuda"
-    return {
+    # OpenRLHF logs to Weights & Biases where it has a key; wandb takes the real one from the environment.
+    wandb = {"logger.wandb.key": WANDB_KEY_ENV} if logs_to_wandb(engine) else {}
+    return wandb | {
         "train.colocate_actor_ref": on_gpus and not engine.colocate and engine.kl_coef > 0,
         "vllm.enable_sleep": engine.shares_gpus,
         "ds.enable_sleep": engine.shares_gpus,

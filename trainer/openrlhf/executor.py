@@ -94,7 +94,10 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]  # openrlhf has no
 def tokenize(text: str, tokenizer: Any, claim: ClaimReply) -> list[int]:
     """Token ids of a user message in the chat template. Raises `PromptTooLongError`."""
     templated = tokenizer.apply_chat_template(
-        [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
+        [{"role": "user", "content": text}],
+        tokenize=False,
+        add_generation_prompt=True,
+        **claim.chat_template_kwargs,
     )
     ids = list(tokenizer(text=templated, add_special_tokens=False)["input_ids"])
     if len(ids) > claim.max_prompt_tokens:

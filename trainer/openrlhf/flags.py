@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 
 from ...specs.errors import Node, Problem, did_you_mean
 from ...specs.loader import LoadedSpec
+from ...specs.schema import RunSpec
 from ..runfolder import RunFolder
 from .argv import argv, as_argv, conflict
 
@@ -79,7 +80,7 @@ def parse(arguments: Sequence[str]) -> Parsed:
     found: list[Any] = []
     try:
         _run_main(arguments, found.append, lambda *words: remarks.append(" ".join(map(str, words))))
-    except AssertionError as error:
+    except (AssertionError, ZeroDivisionError) as error:
         raise FlagError(str(error)) from None
     return Parsed(found[0], tuple(remarks))
 
@@ -100,7 +101,7 @@ def problems(loaded: LoadedSpec) -> list[Problem]:
     found = []
     node = loaded.source.at(("engine", "args"))
     for flag, value in spec.engine.args.items() if spec.engine.kind == "openrlhf" else ():
-        if message := _wrong_name(flag, here) or conflict(flag, spec) or _wrong_value(flag, value, here):
+        if message := _wrong(flag, value, spec, here):
             found.append(_key(node, flag).problem(("engine", "args", flag), message))
     if here and not found:
         try:
@@ -112,6 +113,10 @@ def problems(loaded: LoadedSpec) -> list[Problem]:
 
 def _key(node: Node, flag: str) -> Node:
     return node.value[flag].key if isinstance(node.value, dict) and flag in node.value else node
+
+
+def _wrong(flag: str, value: Any, spec: RunSpec, here: bool) -> str | None:
+    return _wrong_name(flag, here) or conflict(flag, value, spec) or _wrong_value(flag, value, here)
 
 
 def _wrong_name(flag: str, here: bool) -> str | None:

@@ -65,7 +65,7 @@ class FrozenPolicy:
             timeout=600.0,
             deadline=1800.0,
             concurrency=256,
-            extra_body={"return_token_ids": True},
+            extra_body={"return_token_ids": True, "chat_template_kwargs": chat.template_kwargs},
         )
         self._role = Role("policy", endpoint, Usage())  # rollouts are counted where they are asked for
 

@@ -15,7 +15,8 @@ from ... import __version__
 from ...specs.openrlhf import OpenrlhfEngine, server_address
 from ...specs.schema import Endpoint, RunSpec
 from ..runfolder import RunFolder
-from .argv import Flags, as_argv, flags
+from .argv import WANDB_KEY_ENV, Flags, as_argv, flags, logs_to_wandb
+from .wire import CONTROLLER_ENV, TOKEN_ENV
 
 #: Put before everything else on PYTHONPATH where there is no GPU.
 CPU_FOLDER = Path(__file__).with_name("cpu")
@@ -74,6 +75,7 @@ def launch_script(spec: RunSpec, run: RunFolder, python: str, openrlhf_python: s
         cpu_folder=CPU_FOLDER,
         policy_gpus=f" (GPU {','.join(map(str, engine.policy_gpus))})" if engine.policy_gpus else "",
         key_envs=sorted(_key_envs(spec, engine)),
+        job_envs=[CONTROLLER_ENV, TOKEN_ENV, *([WANDB_KEY_ENV] if logs_to_wandb(engine) else [])],
         servers=servers,
         training=_lines(training, run.root),
     )
@@ -83,6 +85,8 @@ def _key_envs(spec: RunSpec, engine: OpenrlhfEngine) -> set[str]:
     """The environment variables that hold the run's secrets."""
     roles = (spec.roles.judge, spec.roles.oracle, spec.roles.evolver)
     keys = {role.api_key_env for role in roles if role}
+    if logs_to_wandb(engine):
+        keys.add(WANDB_KEY_ENV)
     return {name for name in (*keys, engine.controller.token_env) if name}
 
 

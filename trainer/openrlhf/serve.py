@@ -29,6 +29,7 @@ from ...memory.events import LogError
 from ...memory.files import write_atomic
 from ...specs.errors import SpecError
 from ...specs.openrlhf import OpenrlhfEngine
+from ...specs.schema import PolicyRole
 from ..chat import Chat
 from ..local.model import PolicyNotFoundError, resolve
 from ..runfolder import RunBusyError, RunFolder, locked
@@ -85,7 +86,7 @@ def serve(root: Path, host: str, port: int, resume: bool, say: Callable[[str], N
         frozen = FrozenPolicy(
             engine,
             model,
-            _chat(model, engine),
+            _chat(model, spec.roles.policy, engine),
             root / "policy-server.log",
             0 if not past.steps_done else -1,
         )
@@ -123,10 +124,11 @@ def set_back(run: RunFolder, checkpoint: Path | None) -> None:
     write_atomic(states / "latest", saved.tag)  # DeepSpeed reads there what to load
 
 
-def _chat(model: Path, engine: OpenrlhfEngine) -> Chat:
+def _chat(model: Path, policy: PolicyRole, engine: OpenrlhfEngine) -> Chat:
     from transformers import AutoTokenizer
 
-    return Chat(AutoTokenizer.from_pretrained(model), engine.max_prompt_tokens)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    return Chat(tokenizer, engine.max_prompt_tokens, policy.chat_template_kwargs)
 
 
 def _is_loopback(host: str) -> bool:

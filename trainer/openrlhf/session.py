@@ -129,6 +129,7 @@ class Session:
             loss_prompt=claim.prompt if g.train_on == "plain" else prompt,
             guided=claim.guided[where.sample],
             max_prompt_tokens=self.max_prompt_tokens,
+            chat_template_kwargs=self.spec.roles.policy.chat_template_kwargs,
         )
 
     def submit(self, rollout: SubmitRequest) -> None:

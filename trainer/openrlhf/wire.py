@@ -37,6 +37,7 @@ class ClaimReply(Wire):
     loss_prompt: str
     guided: bool
     max_prompt_tokens: int
+    chat_template_kwargs: dict[str, bool | int | float | str] = {}
 
 
 class SubmitRequest(SlotSample):

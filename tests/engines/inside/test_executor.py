@@ -34,6 +34,7 @@ class ScriptedController:
         self.failures = 0  # answers of 503 still to give
         self.refuses = False
         self.limit = 400
+        self.template_kwargs: dict[str, bool] = {}
         self.tokens: set[str | None] = set()
         app = FastAPI()
 
@@ -49,6 +50,7 @@ class ScriptedController:
                 loss_prompt=prompt,
                 guided=guided,
                 max_prompt_tokens=self.limit,
+                chat_template_kwargs=self.template_kwargs,
             )
 
         @app.post("/v1/submit")
@@ -86,9 +88,16 @@ def controller(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedController]:
 class Letters:
     """A tokenizer of characters, with a chat template."""
 
-    def apply_chat_template(self, messages: Any, tokenize: bool, add_generation_prompt: bool) -> str:
+    def apply_chat_template(
+        self,
+        messages: Any,
+        tokenize: bool,
+        add_generation_prompt: bool,
+        enable_thinking: bool | None = None,
+    ) -> str:
         assert not tokenize
-        return f"<user>{messages[0]['content']}<assistant>"
+        thought = "" if enable_thinking is None else "<think>" if enable_thinking else "<answer>"
+        return f"<user>{messages[0]['content']}<assistant>{thought}"
 
     def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
         assert not add_special_tokens  # the template has them
@@ -164,6 +173,21 @@ def test_trains_under_the_plain_prompt_on_exactly_what_was_sampled(
         assert logs["guided"] == float(logs["sample"] < G // 2)
         assert logs["harness_version"] == 7.0
         assert response["rollout_log_probs"] is None
+
+
+@pytest.mark.parametrize(("thinks", "begins"), [(False, "<answer>"), (True, "<think>")])
+def test_the_chat_template_gets_the_specs_arguments(
+    controller: ScriptedController, thinks: bool, begins: str
+) -> None:
+    """In the prompt that is sampled under and in the one that is trained under."""
+    controller.template_kwargs = {"enable_thinking": thinks}
+    engine = ScriptedEngine()
+    responses = roll_out(engine, slots=1)
+    assert all(Letters().decode(ids, False).endswith(f"<assistant>{begins}") for ids in engine.asked)
+    for response in responses:
+        ((start, _),) = response["action_ranges"]
+        prompt = Letters().decode(response["observation_tokens"][:start], False)
+        assert prompt == f"<user>question 0<assistant>{begins}"
 
 
 def test_another_attempt_at_a_slot_is_its_own_group(controller: ScriptedController) -> None:
