@@ -152,7 +152,7 @@ class Judge(Endpoint):
     """`criterion`: a question a criterion, with shared prefixes; `rubric`: one for a whole response."""
     prompt: str | None = None
     """A Jinja2 template of your own instead of prompts/judge.md (`batch: rubric`: judge_rubric.md),
-    relative to this file."""
+    relative to this file; what it is given: docs/judging.md, "A template of your own"."""
     cache: Annotated[int, Field(ge=0)] = 200_000
     """Verdicts kept on disk, the least recently used ones dropped; 0: none."""
 
@@ -188,7 +188,7 @@ class Oracle(Strict):
     """Most questions to `roles.oracle` in a run; what does not fit any more has no quality."""
     prompt: str | None = None
     """A Jinja2 template of your own instead of prompts/compare.md (`kind: reference`: grade.md),
-    relative to this file."""
+    relative to this file; what it is given: docs/judging.md, "A template of your own"."""
 
     @property
     def asks(self) -> bool:
@@ -212,8 +212,8 @@ class Attribute(Strict):
     """Who attributes: `statistics` of pairs alone; `evolver`, where these leave more than one interface
     open, that role's model says which of them to try first."""
     prompt: str | None = None
-    """A Jinja2 template of your own instead of prompts/attribute.md, relative to this file (model
-    only)."""
+    """A Jinja2 template of your own instead of prompts/attribute.md, relative to this file (model only);
+    what it is given: docs/judging.md, "A template of your own"."""
     budget: Positive | None = None
     """Most attributions asked of the model in a run; then statistics alone decide (model only)."""
     min_groups: Positive = 2
@@ -231,7 +231,8 @@ class Propose(Strict):
     """`expected`: the candidate with the best expected gain, or none; `any`: one that was not tried,
     whatever is expected of it (catalogue only)."""
     prompt: str | None = None
-    """A Jinja2 template of your own instead of prompts/propose.md, relative to this file (model only)."""
+    """A Jinja2 template of your own instead of prompts/propose.md, relative to this file (model only);
+    what it is given: docs/judging.md, "A template of your own"."""
     budget: Positive | None = None
     """Most proposals asked of the model in a run; then it proposes nothing any more (model only)."""
 
