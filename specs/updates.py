@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, model_validator
 
+from .faults import FaultsError, fault
 from .guidance import Dose, Fade, GuidanceField, Lines
 from .tasks import Criterion, Many, Strict, Task
 
@@ -160,7 +161,9 @@ class Merge(_Update):
     @model_validator(mode="after")
     def _several(self) -> Merge:
         if len(set(self.criterion_ids)) < len(self.criterion_ids):
-            raise ValueError(f"names a criterion twice: {', '.join(self.criterion_ids)}")
+            ids = self.criterion_ids
+            twice = [n for n, one in enumerate(ids) if one in ids[:n]]
+            raise FaultsError([fault("is named twice", ("criterion_ids", n)) for n in twice])
         return self
 
 

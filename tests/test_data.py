@@ -332,7 +332,7 @@ def test_both_schemas_may_stand_in_one_file(tmp_path: Path) -> None:
         ({"rubrics": []}, "rubrics", "unknown key"),
         ({"rubric": [{**WORDS, "weight": 1}]}, "rubric[0].weight", "unknown key"),
         ({"rubric": []}, "rubric", "at least 1 item"),
-        ({"rubric": [WORDS, WORDS]}, "", "the same criterion twice"),
+        ({"rubric": [WORDS, WORDS]}, "rubric[1]", "the same criterion twice"),
         ({"rubric": [WORDS, {**DIGITS, "points": 0}]}, "rubric[1].points", "other than 0"),
         ({"rubric": [{**WORDS, "points": "2"}]}, "rubric[0].points", "must be a number"),
         ({"rubric": [{**WORDS, "points": float("nan")}]}, "rubric[0].points", "finite number"),
