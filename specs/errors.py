@@ -207,7 +207,7 @@ def _explain(
         path, models = _without_tags(model, loc)
         node = source.at(path)
         if faults := _faults(detail):
-            yield from (_placed(source, path, fault) for fault in faults)
+            yield from (placed(source, path, fault) for fault in faults)
         elif kind == "extra_forbidden":
             key, within = path[-1], _without_tags(model, loc[:-1])[1]
             allowed = [name for owner in within for name in owner.model_fields]
@@ -258,17 +258,19 @@ def _on_every_level(model: type[BaseModel], source: Node, context: Any) -> list[
     return [{"type": "value_error", "loc": (), "msg": str(error), "input": None, "ctx": {"error": error}}]
 
 
-def _placed(source: Node, above: Steps, fault: Fault) -> Problem:
+def placed(source: Node, above: Steps, fault: Fault) -> Problem:
     """A fault at the key that says it: one of the command line, or of the file that was named, first."""
     found = [(path, source.at(path)) for path in ((*above, *below) for below in fault.paths)]
     written = [(path, node) for path, node in found if source.has(path)]
     order = (COMMAND_LINE, source.file)
     written.sort(key=lambda one: order.index(one[1].file) if one[1].file in order else len(order))
     path, node = (written or found)[0]
-    text = fault.message
     if written and not isinstance(node.value, dict | list):
-        text = _with_value(node, text)
-    return node.problem(path, text)
+        return node.problem(path, _with_value(node, fault.message))
+    holder = source.at(path[:-1]).value  # of what goes over lines, its key says more than its first item
+    if written and isinstance(holder, dict):
+        node = holder[str(path[-1])].key
+    return node.problem(path, fault.message)
 
 
 def _without_tags(model: type[BaseModel], loc: Steps) -> tuple[Steps, _Models]:

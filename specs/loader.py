@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,8 +26,10 @@ from .errors import (
     describe,
     did_you_mean,
     dotted,
+    placed,
     validate,
 )
+from .faults import Fault
 from .harnessfile import HarnessFile
 from .mix import MixSpec
 from .schema import Judge, RunSpec
@@ -46,6 +48,8 @@ __all__ = [
     "load_run_spec",
     "load_task_file",
     "load_update",
+    "places",
+    "task_places",
 ]
 
 M = TypeVar("M", bound=BaseModel)
@@ -139,6 +143,27 @@ def load_update(path: Path, fault: PluginFault | None = None) -> Update:
 def load_mix(path: Path, converters: Mapping[str, Any]) -> MixSpec:
     """Read a mix, and hold it against the properties of the `converters`. Raises `SpecError`."""
     return _load(path, MixSpec, context=converters)
+
+
+def places(path: Path, faults: Iterable[Fault], above: Steps = ()) -> list[Problem]:
+    """Faults of a YAML file that could be read, `above` which their paths begin, as problems.
+
+    The file is read once more: places are not kept, since most files have no faults.
+    """
+    source = _read_file(path, []) or Node(str(path), 1, 1, None)
+    return _in_order([placed(source, above, fault) for fault in faults], path)
+
+
+def task_places(path: Path, faults: Mapping[str, Fault]) -> list[Problem]:
+    """Faults of tasks in a YAML task file by the ids of these."""
+    source = _read_file(path, []) or Node(str(path), 1, 1, None)
+    found = {
+        str(name.value): placed(source, (section, i), faults[str(name.value)])
+        for section in ("train", "held_out", "validation")
+        for i, task in _items(source.get(section))
+        if (name := task.get("id")) is not None and name.value in faults
+    }
+    return list(found.values())
 
 
 def _load(

@@ -68,14 +68,14 @@ engine:
 
 def test_a_layout(tmp_path: Path) -> None:
     assert places(tmp_path, SERVED) == [
-        "5:22: roles.judge.base_urls",
-        "6:23: roles.oracle.base_urls",
+        "5:11: roles.judge.base_urls",
+        "6:12: roles.oracle.base_urls",
         "9:10: engine.nodes",
         "10:16: engine.micro_batch",
         "11:22: engine.controller.host",
-        "13:19: engine.serve.judge.gpus",
+        "13:13: engine.serve.judge.gpus",
         "14:13: engine.serve.oracle.gpus",
-        "15:14: engine.serve.evolver",
+        "15:5: engine.serve.evolver",
     ]
     cpu = "engine: {kind: openrlhf, device: cpu, nodes: 2, gpus_per_node: 2, cluster: 'http://a:1'}\n"
     assert places(tmp_path, POLICY + cpu) == [
