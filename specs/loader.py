@@ -252,6 +252,8 @@ def _read_file(path: Path, problems: list[Problem]) -> Node | None:
 
 def _no_file(name: Node, path: Path) -> str:
     """What is wrong with a `name` that leads to `path`, where there is no file."""
+    if name.value == "":
+        return "must be the path of a file, not empty"
     if os.path.isdir(path):
         inside = [file for file in ("train.jsonl", "held_out.jsonl") if os.path.isfile(path / file)]
         names = ", ".join(f"{path.name}/{file}" for file in inside)

@@ -20,7 +20,8 @@ class Tasks(Strict):
     """Where the tasks come from."""
 
     files: AtLeastOne[str]
-    """YAML task files, or JSONL rows (a task a row, or IFEval's schema); relative to the spec file."""
+    """YAML task files, or rows (.jsonl, .json, .csv, .parquet) of this project's own form or a known data
+    set's (docs/data.md); relative to the spec file."""
 
 
 class SamplingInterface(Strict):
