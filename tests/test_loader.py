@@ -520,7 +520,7 @@ def test_task_files_must_be_files() -> None:
     ]
     assert spec_problems(text) == [
         'run.yaml:6:5: tasks.files[1]: "sub.yaml" is a folder, not a file',
-        'run.yaml:7:5: tasks.files[2]: "" is a folder, not a file',
+        "run.yaml:7:5: tasks.files[2]: must be the path of a file, not empty",
         'run.yaml:8:5: tasks.files[3]: "a\0b" does not exist',
     ]
 

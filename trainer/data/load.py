@@ -14,7 +14,14 @@ from ...specs.errors import Problem
 from ...specs.faults import Fault
 from ...specs.guidance import overlap
 from ...specs.harnessfile import HarnessFile, misfits
-from ...specs.loader import LoadedSpec, SpecError, load_harness_file, load_task_file, task_places
+from ...specs.loader import (
+    LoadedSpec,
+    SpecError,
+    collector_paused,
+    load_harness_file,
+    load_task_file,
+    task_places,
+)
 from ...specs.loader import places as file_places
 from ...specs.ood import OodTask
 from ...specs.sampling import check_shares
@@ -42,8 +49,10 @@ class Places:
     """Where each task is written, and what is found wrong with tasks after they were read."""
 
     def __init__(self) -> None:
-        self.of: dict[str, tuple[Path, str]] = {}
-        """By id: the file and, of a row, `file:line`."""
+        self.file: dict[str, Path] = {}
+        """By a task's id."""
+        self.of: dict[str, str] = {}
+        """`file:line` of a row (YAML: the file and the id), by the task's id."""
         self._found: dict[Path, dict[str, tuple[str, str, str]]] = {}
 
     def report(self, path: Path, where: str, task_id: str, message: str, key: str) -> None:
@@ -108,6 +117,7 @@ class Tasks:
         )
 
 
+@collector_paused()
 def load_tasks(loaded: LoadedSpec) -> Tasks:
     """Read every task file of a spec.
 
@@ -122,7 +132,8 @@ def load_tasks(loaded: LoadedSpec) -> Tasks:
             for where, task in _read(path, tasks.refused):
                 if told := _add(tasks, where, task, judged, places):
                     places.report(path, where, task.id, *told)
-                places.of.setdefault(task.id, (path, where))
+                places.file.setdefault(task.id, path)
+                places.of.setdefault(task.id, where)
         except SpecError as error:
             problems += error.problems
     problems += places.problems()
@@ -149,7 +160,8 @@ def _over_all(loaded: LoadedSpec, tasks: Tasks, places: Places) -> Iterator[Prob
     yield from _guidance_leaks(loaded, tasks)
     for task_id, known in tasks.leaks().items():
         message = f"a held-out task with the prompt of a training task: {task_id} is {known}"
-        places.report(*places.of[task_id], task_id, f"{message} ({places.of[known][1]})", "prompt")
+        where = places.of[task_id]
+        places.report(places.file[task_id], where, task_id, f"{message} ({places.of[known]})", "prompt")
     yield from places.problems()
     domains = {task.domain for task in tasks.train.values()}
     shares = loaded.spec.interfaces.p.domain_shares
@@ -211,7 +223,7 @@ def _add(tasks: Tasks, where: str, task: AnyTask, judged: bool, places: Places) 
             f"{does} it could not be measured with it"
         ), "source"
     if task.id in tasks.train or task.id in tasks.held_out or task.id in tasks.validation:
-        return f"task id {task.id!r} ({where}) is used twice: {places.of[task.id][1]} has it", "id"
+        return f"task id {task.id!r} ({where}) is used twice: {places.of[task.id]} has it", "id"
     reason = unscorable(task.rubric, judged)
     if reason is not None:
         tasks.refused.append(Refusal(where, reason))
