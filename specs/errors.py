@@ -12,6 +12,8 @@ from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origi
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from .faults import Fault, FaultsError, faults_of
+
 #: Stands in for the file name of a value that was given as an option.
 COMMAND_LINE = "command line"
 
@@ -54,14 +56,6 @@ class Entry(NamedTuple):
     value: Node
 
 
-class PlacedError(ValueError):
-    """What a validator of a whole model finds wrong with one of its values, at `path` below it."""
-
-    def __init__(self, path: Steps, message: str) -> None:
-        self.path = path
-        super().__init__(message)
-
-
 @dataclass(slots=True, eq=False)
 class Node:
     """A value and the place where it is written. Aliases share the node of their anchor."""
@@ -101,6 +95,13 @@ class Node:
                 break
             node = below
         return node
+
+    def has(self, path: Steps) -> bool:
+        """Is there a value at just this path?"""
+        node: Node | None = self
+        for step in path:
+            node = node and node.get(step)
+        return node is not None
 
     def problem(self, path: Steps, message: str) -> Problem:
         """A problem with this value, which stands at `path`."""
@@ -179,6 +180,8 @@ def validate(
         details = error.errors(include_url=False, include_input=False)
         if not whole:
             details = [d for d in details if d["type"] not in ("missing", "union_tag_not_found")]
+        if details and all(_faults(detail) for detail in details):
+            details = _on_every_level(model, source, context) or details
         problems += _explain(model, source, details, more_keys)
     except RecursionError:  # the regex compiler's
         problems.append(source.problem((), "a regular expression is nested too deeply"))
@@ -203,11 +206,8 @@ def _explain(
         loc, kind = detail["loc"], detail["type"]
         path, models = _without_tags(model, loc)
         node = source.at(path)
-        error = detail.get("ctx", {}).get("error")
-        if isinstance(error, PlacedError):
-            path = (*path, *error.path)
-            node = source.at(path)
-            yield node.problem(path, _message(node, detail))
+        if faults := _faults(detail):
+            yield from (placed(source, path, fault) for fault in faults)
         elif kind == "extra_forbidden":
             key, within = path[-1], _without_tags(model, loc[:-1])[1]
             allowed = [name for owner in within for name in owner.model_fields]
@@ -240,6 +240,37 @@ def _explain(
     for node, path in missing:
         if path not in misspelt:
             yield node.problem(path, f"the key {path[-1]} is required, but missing")
+
+
+def _faults(detail: ErrorDetails) -> tuple[Fault, ...]:
+    """The faults that one of pydantic's errors stands for; () if it is another error."""
+    error = detail.get("ctx", {}).get("error")
+    return error.faults if isinstance(error, FaultsError) else ()
+
+
+def _on_every_level(model: type[BaseModel], source: Node, context: Any) -> list[ErrorDetails]:
+    """The faults of the outer models too, as one error; [] where they cannot be had."""
+    try:
+        found = faults_of(model, source.plain(), context)
+    except ValidationError:  # of a model that finds its faults itself
+        return []
+    error = FaultsError(found)
+    return [{"type": "value_error", "loc": (), "msg": str(error), "input": None, "ctx": {"error": error}}]
+
+
+def placed(source: Node, above: Steps, fault: Fault) -> Problem:
+    """A fault at the key that says it: one of the command line, or of the file that was named, first."""
+    found = [(path, source.at(path)) for path in ((*above, *below) for below in fault.paths)]
+    written = [(path, node) for path, node in found if source.has(path)]
+    order = (COMMAND_LINE, source.file)
+    written.sort(key=lambda one: order.index(one[1].file) if one[1].file in order else len(order))
+    path, node = (written or found)[0]
+    if written and not isinstance(node.value, dict | list):
+        return node.problem(path, _with_value(node, fault.message))
+    holder = source.at(path[:-1]).value  # of what goes over lines, its key says more than its first item
+    if written and isinstance(holder, dict):
+        node = holder[str(path[-1])].key
+    return node.problem(path, fault.message)
 
 
 def _without_tags(model: type[BaseModel], loc: Steps) -> tuple[Steps, _Models]:
@@ -334,6 +365,12 @@ def _not_one_of(node: Node, allowed: list[str]) -> str:
     return f"{describe(node)} is not allowed{guess}; allowed: {', '.join(allowed)}"
 
 
+def _with_value(node: Node, text: str) -> str:
+    """What a validator of ours says of a value; one that knows a list of values ends with it."""
+    allowed = text.partition("allowed: ")[2].split(", ")
+    return f"{describe(node)}{did_you_mean(str(node.value), allowed)}: {text}"
+
+
 def _message(node: Node, detail: ErrorDetails) -> str:
     kind, text, context = detail["type"], detail["msg"], detail.get("ctx", {})
     value = describe(node)
@@ -343,9 +380,7 @@ def _message(node: Node, detail: ErrorDetails) -> str:
         text = str(context["error"])
         if isinstance(node.value, dict | list):
             return text
-        # A validator of ours that knows a list of values ends its message with it.
-        allowed = text.partition("allowed: ")[2].split(", ")
-        return f"{value}{did_you_mean(str(node.value), allowed)}: {text}"
+        return _with_value(node, text)
     if kind == "too_short":
         least, actual = context["min_length"], context["actual_length"]
         return f"must have at least {least} item{'s' * (least > 1)}, but has {actual}"

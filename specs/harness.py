@@ -6,9 +6,11 @@ update and materialising one task cost as much as that task's own changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from .errors import Steps, did_you_mean
+from .faults import Fault, fault
 from .guidance import Guidance, GuidanceField, in_order
 from .tasks import Criterion, TrainTask
 from .updates import (
@@ -34,7 +36,14 @@ from .updates import (
 
 
 class UpdateError(ValueError):
-    """The update cannot be applied to this state; the message says why and what is allowed."""
+    """The update cannot be applied to this state; the message says why and what is allowed.
+
+    `at` is the place of the value at fault in the update; (): the task it is applied to.
+    """
+
+    def __init__(self, message: str, *at: str | int) -> None:
+        self.at = at
+        super().__init__(message)
 
 
 @dataclass(frozen=True)
@@ -111,6 +120,16 @@ def apply(state: HarnessState, updates: Iterable[Update], after_step: int = -1) 
     return interim
 
 
+def misfits(state: HarnessState, update: Update) -> Iterator[Fault]:
+    """Everything for which an update cannot be applied to the tasks that there are, task by task."""
+    for n, task_id in enumerate(update.task_ids):
+        if task_id in state.tasks:
+            try:
+                _apply_one(state, task_id, update, 0)
+            except UpdateError as error:
+                yield fault(str(error), *((error.at,) if error.at else ()), ("task_ids", n))
+
+
 def roll_back(state: HarnessState, earlier: HarnessState) -> HarnessState:
     """The next version, with the content of an earlier one."""
     return replace(earlier, version=state.version + 1)
@@ -163,7 +182,9 @@ def _apply_one(state: HarnessState, task_id: str, update: Update, step: int) -> 
             return _replace_criteria(state, task_id, update.op, (update.criterion_id,), ())
         case Restore():
             if update.criterion_id not in change.retired:
-                raise UpdateError(f"restore: {update.criterion_id} is not retired on {task_id}")
+                raise UpdateError(
+                    f"restore: {update.criterion_id} is not retired on {task_id}", "criterion_id"
+                )
             return replace(change, retired=change.retired - {update.criterion_id})
 
 
@@ -174,7 +195,7 @@ def _mounted(change: TaskHarness, task_id: str, update: Edit | SetFade | Unmount
     found = change.field(update.field)
     if found is None:
         has = ", ".join(g.field for g in change.guidance) or "no guidance"
-        raise UpdateError(f"{update.op}: {task_id} carries no {update.field}; it carries {has}")
+        raise UpdateError(f"{update.op}: {task_id} carries no {update.field}; it carries {has}", "field")
     return found
 
 
@@ -185,10 +206,13 @@ def _mount(change: TaskHarness, guidance: Guidance) -> TaskHarness:
 # --- c ---------------------------------------------------------------------------------------------
 
 
-def _active(state: HarnessState, task_id: str, op: str, criterion_id: str) -> Criterion:
+def _active(
+    state: HarnessState, task_id: str, op: str, criterion_id: str, at: Steps = ("criterion_id",)
+) -> Criterion:
     rubric = {criterion.id: criterion for criterion in state.rubric(task_id)}
     if criterion_id not in rubric:
-        raise UpdateError(f"{op}: {criterion_id} is not scored on {task_id}; it has {', '.join(rubric)}")
+        told = f"{op}: {criterion_id} is not scored on {task_id}; it has {', '.join(rubric)}"
+        raise UpdateError(told + did_you_mean(criterion_id, rubric), *at)
     return rubric[criterion_id]
 
 
@@ -200,7 +224,8 @@ def _changed(state: HarnessState, task_id: str, update: Reweight | Gate) -> Crit
     if update.points == 0 or (update.points > 0) != (old.points > 0):
         raise UpdateError(
             f"reweight: {update.points:+g} points for {old.id}, which has {old.points:+g}; "
-            "allowed: the same sign, not 0"
+            "allowed: the same sign, not 0",
+            "points",
         )
     return old.model_copy(update={"points": update.points})
 
@@ -211,20 +236,21 @@ def _replace_criteria(
     """Retire some criteria and score others instead. What once was scored is never erased."""
     change = state.of(task_id)
     retired, added = set(change.retired), list(change.added)
-    for criterion_id in gone:
-        _active(state, task_id, op, criterion_id)
+    for n, criterion_id in enumerate(gone):
+        at: Steps = ("criterion_ids", n) if op == "merge" else ("criterion_id",)
+        _active(state, task_id, op, criterion_id, at)
         retired.add(criterion_id)
     known = {criterion.id for criterion in state.all_criteria(task_id)}
     for criterion in new:
         if criterion.id in gone:
-            raise UpdateError(f"{op}: {criterion.id} of {task_id} is just that already")
+            raise UpdateError(f"{op}: {criterion.id} of {task_id} is just that already", "criterion")
         if criterion.id not in known:
             known.add(criterion.id)
             added.append(Evolved(criterion, op, tuple(gone), state.version))
         elif criterion.id in retired and gone:
             retired.remove(criterion.id)  # what it was before, or once: that criterion comes back
         else:
-            raise UpdateError(f"{op}: {task_id} has criterion {criterion.id} already")
+            raise UpdateError(f"{op}: {task_id} has criterion {criterion.id} already", "criterion")
     if len(known) == len(retired):
         raise UpdateError(f"{op}: {', '.join(gone)} is the last criterion of {task_id}")
     return replace(change, added=tuple(added), retired=frozenset(retired))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
 
+from .errors import did_you_mean
+from .faults import Fault, fault
 from .guidance import Guidance, StartGuidance, in_order
 from .harness import Evolved, HarnessState, TaskHarness, UpdateError
 from .tasks import Criterion, Many, Strict, TrainTask
@@ -96,24 +98,37 @@ def _entry(change: TaskHarness) -> TaskEntry:
     )
 
 
+def misfits(file: HarnessFile, tasks: Mapping[str, TrainTask]) -> Iterator[Fault]:
+    """Everything for which a file does not fit the tasks."""
+    for task_id, entry in file.tasks.items():
+        at = ("tasks", task_id)
+        if task_id not in tasks:
+            yield fault(f"no training task {task_id!r}{did_you_mean(task_id, tasks)}", at)
+            continue
+        seed = [criterion.id for criterion in tasks[task_id].rubric]
+        added = [one.criterion.id for one in entry.c.added]
+        for n, name in enumerate(added):
+            if name in seed or name in added[:n]:
+                told = f"{task_id}: a criterion is added that is there already"
+                yield fault(told, (*at, "c", "added", n))
+        every = dict.fromkeys([*seed, *added])
+        for n, name in enumerate(entry.c.retired):
+            if name not in every:
+                told = f"{task_id}: no criterion {name} to retire{did_you_mean(name, every)}"
+                yield fault(f"{told}; it has {', '.join(every)}", (*at, "c", "retired", n))
+        if set(entry.c.retired) >= set(every):
+            yield fault(f"{task_id}: every criterion is retired", (*at, "c", "retired"))
+        fields = [guidance.field for guidance in entry.g]
+        for n, field in enumerate(fields):
+            if field in fields[:n]:
+                yield fault(f"{task_id}: a guidance field is mounted twice", (*at, "g", n, "field"))
+
+
 def from_file(file: HarnessFile, tasks: Mapping[str, TrainTask]) -> HarnessState:
     """The state a file describes. Raises `UpdateError` where it does not fit the tasks."""
-    changes = {}
-    for task_id, entry in file.tasks.items():
-        if task_id not in tasks:
-            raise UpdateError(f"no training task {task_id!r}")
-        change = _change(entry)
-        every = HarnessState(tasks, changes={task_id: change}).all_criteria(task_id)
-        ids = [criterion.id for criterion in every]
-        if len(set(ids)) < len(ids):
-            raise UpdateError(f"{task_id}: a criterion is added that is there already")
-        if unknown := change.retired - set(ids):
-            raise UpdateError(f"{task_id}: no criterion {', '.join(sorted(unknown))} to retire")
-        if len(ids) == len(change.retired):
-            raise UpdateError(f"{task_id}: every criterion is retired")
-        if len({g.field for g in entry.g}) < len(entry.g):
-            raise UpdateError(f"{task_id}: a guidance field is mounted twice")
-        changes[task_id] = change
+    for misfit in misfits(file, tasks):
+        raise UpdateError(misfit.message)
+    changes = {task_id: _change(entry) for task_id, entry in file.tasks.items()}
     return HarnessState(tasks, file.version, changes)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,8 +26,10 @@ from .errors import (
     describe,
     did_you_mean,
     dotted,
+    placed,
     validate,
 )
+from .faults import Fault
 from .harnessfile import HarnessFile
 from .mix import MixSpec
 from .schema import Judge, RunSpec
@@ -39,6 +41,7 @@ __all__ = [
     "LoadedSpec",
     "Problem",
     "SpecError",
+    "collector_paused",
     "dump_yaml",
     "load_harness_file",
     "load_judge",
@@ -46,6 +49,8 @@ __all__ = [
     "load_run_spec",
     "load_task_file",
     "load_update",
+    "places",
+    "task_places",
 ]
 
 M = TypeVar("M", bound=BaseModel)
@@ -141,6 +146,27 @@ def load_mix(path: Path, converters: Mapping[str, Any]) -> MixSpec:
     return _load(path, MixSpec, context=converters)
 
 
+def places(path: Path, faults: Iterable[Fault], above: Steps = ()) -> list[Problem]:
+    """Faults of a YAML file that could be read, `above` which their paths begin, as problems.
+
+    The file is read once more: places are not kept, since most files have no faults.
+    """
+    source = _read_file(path, []) or Node(str(path), 1, 1, None)
+    return _in_order([placed(source, above, fault) for fault in faults], path)
+
+
+def task_places(path: Path, faults: Mapping[str, Fault]) -> list[Problem]:
+    """Faults of tasks in a YAML task file by the ids of these."""
+    source = _read_file(path, []) or Node(str(path), 1, 1, None)
+    found = {
+        str(name.value): placed(source, (section, i), faults[str(name.value)])
+        for section in ("train", "held_out", "validation")
+        for i, task in _items(source.get(section))
+        if (name := task.get("id")) is not None and name.value in faults
+    }
+    return list(found.values())
+
+
 def _load(
     path: Path,
     model: type[M],
@@ -150,7 +176,7 @@ def _load(
 ) -> M:
     """A file as a `model`; `before` and `after` its validation more may be done with the nodes."""
     problems: list[Problem] = []
-    with _collector_paused():
+    with collector_paused():
         source = _read_file(path, problems)
         if source is None:
             raise SpecError(problems)
@@ -164,7 +190,7 @@ def _load(
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
+def collector_paused() -> Iterator[None]:
     """No garbage collection inside: with 10,000 tasks its passes over the nodes double the time."""
     collecting = gc.isenabled()
     gc.disable()
@@ -227,6 +253,8 @@ def _read_file(path: Path, problems: list[Problem]) -> Node | None:
 
 def _no_file(name: Node, path: Path) -> str:
     """What is wrong with a `name` that leads to `path`, where there is no file."""
+    if name.value == "":
+        return "must be the path of a file, not empty"
     if os.path.isdir(path):
         inside = [file for file in ("train.jsonl", "held_out.jsonl") if os.path.isfile(path / file)]
         names = ", ".join(f"{path.name}/{file}" for file in inside)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from .errors import PlacedError
+from .errors import did_you_mean
+from .faults import Fault, FaultsError, fault
 from .tasks import AtLeastOne, Licence, Many, Strict
 
 Count = Annotated[int, Field(ge=0)]
@@ -154,44 +156,49 @@ class MixSpec(Strict):
         return value
 
     @model_validator(mode="after")
-    def _names_are_known(self, info: ValidationInfo) -> MixSpec:
+    def _fits(self, info: ValidationInfo) -> MixSpec:
+        if found := [*self._of_converters(info.context or {}), *self._of_names()]:
+            raise FaultsError(found)
+        return self
+
+    def _of_names(self) -> Iterator[Fault]:
+        """Every source that is named is there, and none is both trained on and evaluated."""
         if not (self.domains or self.ood):
-            raise PlacedError(("domains",), "a mix needs a domain, or a set under `ood`")
-        self._converters_fit(info.context or {})
+            yield fault("a mix needs a domain, or a set under `ood`", ("domains",))
         trained: dict[str, str] = {}
         for name, domain in self.domains.items():
             for source in domain.sources:
-                self._known(("domains", name, "sources", source), source)
+                yield from self._known(("domains", name, "sources", source), source)
                 trained[source] = name
         for name, wanted in self.ood.items():
-            self._known(("ood", name, "source"), wanted.source)
+            yield from self._known(("ood", name, "source"), wanted.source)
             if wanted.source in trained:
                 told = f"{wanted.source} is trained on in the domain {trained[wanted.source]}"
-                raise PlacedError(("ood", name, "source"), told)
-        return self
+                yield fault(told, ("ood", name, "source"))
 
-    def _converters_fit(self, converters: dict[str, Any]) -> None:
+    def _of_converters(self, converters: dict[str, Any]) -> Iterator[Fault]:
         """The context of the validation is what is known of each converter; empty: nothing is checked."""
         for name, source in self.sources.items():
             converter = converters.get(source.converter)
             if converter is None:
                 if converters and source.converter != OWN_SCHEMA:
                     told = f"unknown converter; allowed: {', '.join([OWN_SCHEMA, *converters])}"
-                    raise PlacedError(("sources", name, "converter"), told)
+                    yield fault(told, ("sources", name, "converter"))
                 continue
             for n, place in enumerate(source.places):
                 if converter.local_only and place.kind != "local":
                     told = f"{source.converter} is read from a local file of your own, never fetched"
-                    raise PlacedError(("sources", name, "places", n, "kind"), told)
+                    yield fault(told, ("sources", name, "places", n, "kind"))
             for domain in (d for d, one in self.domains.items() if name in one.sources):
                 if converter.evaluation_only:
                     told = f"{converter.name} is for evaluation only: name {name} under `ood` instead"
-                    raise PlacedError(("domains", domain, "sources", name), told)
+                    yield fault(told, ("domains", domain, "sources", name))
 
-    def _known(self, path: tuple[str, ...], source: str) -> None:
+    def _known(self, path: tuple[str, ...], source: str) -> Iterator[Fault]:
         if source not in self.sources:
-            known = ", ".join(self.sources)
-            raise PlacedError(path, f"there is no source {source}; named under `sources`: {known}")
+            meant = did_you_mean(source, self.sources)
+            named = ", ".join(self.sources)
+            yield fault(f"there is no source {source}{meant}; named under `sources`: {named}", path)
 
     @property
     def trained_on(self) -> frozenset[str]:

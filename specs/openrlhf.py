@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from .engines import GrpoEngine, Positive
+from .faults import Checked, Fault, fault
 from .tasks import EnvName, Many, Strict
 
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -82,7 +84,7 @@ class Serve(Strict):
         return {name: server for name, server in named.items() if server is not None}
 
 
-class ControllerAddress(Strict):
+class ControllerAddress(Strict, Checked):
     """Where the controller service listens: it says what each rollout is, and scores it."""
 
     host: str = "127.0.0.1"
@@ -92,11 +94,10 @@ class ControllerAddress(Strict):
     token_env: EnvName | None = None
     """Environment variable with the secret that workers show; default: made anew at each start."""
 
-    @model_validator(mode="after")
-    def _reachable(self) -> ControllerAddress:
+    def faults(self) -> Iterator[Fault]:
+        """Workers can reach it."""
         if self.host in ("0.0.0.0", "::", ""):
-            raise ValueError("host must be an address that workers can reach, not a wildcard")
-        return self
+            yield fault("host must be an address that workers can reach, not a wildcard", ("host",))
 
     @property
     def url(self) -> str:
@@ -105,7 +106,7 @@ class ControllerAddress(Strict):
         return f"http://{host}:{self.port}"
 
 
-class OpenrlhfEngine(GrpoEngine):
+class OpenrlhfEngine(GrpoEngine, Checked):
     """GRPO by OpenRLHF (Ray, DeepSpeed, vLLM) on one or more GPU nodes: `harnessrl launch`."""
 
     kind: Literal["openrlhf"]
@@ -173,60 +174,74 @@ class OpenrlhfEngine(GrpoEngine):
             return ()
         return self.serve.policy.gpus or (self.gpus_per_node,)
 
-    @model_validator(mode="after")
-    def _fits(self) -> OpenrlhfEngine:
+    def faults(self) -> Iterator[Fault]:
+        """What OpenRLHF would refuse, and what does not fit on the GPUs."""
         if self.device == "cpu":
-            self._check_cpu()
+            layout = tuple(self._of_cpu())
         else:
-            self._check_layout()
-            self._check_memory()
+            layout = tuple(self._of_layout())
+            yield from self._of_memory()
+            yield from self._of_nodes()
+        yield from layout or self._of_samples()  # without a layout nobody knows who trains
+
+    def _of_nodes(self) -> Iterator[Fault]:
+        if self.nodes > 1 and self.cluster is None:
+            yield fault(f"nodes {self.nodes} need a running Ray cluster: set cluster", ("nodes",))
+        if self.nodes > 1 and self.controller.host in LOOPBACK:
+            told = f"controller.host {self.controller.host} is out of reach for workers on other nodes"
+            yield fault(told, ("controller", "host"), ("nodes",))
+
+    def _of_samples(self) -> Iterator[Fault]:
         samples = self.tasks_per_step * self.group_size
         trainers = self.nodes * self.trainers_per_node
         if samples % (self.samples_at_once * trainers):
-            raise ValueError(
+            told = (
                 f"tasks_per_step {self.tasks_per_step} x group_size {self.group_size} = {samples} must "
                 f"be a multiple of micro_batch {self.samples_at_once} x {trainers} training GPUs"
             )
-        if self.nodes > 1 and self.cluster is None:
-            raise ValueError(f"nodes {self.nodes} need a running Ray cluster: set cluster")
-        if self.nodes > 1 and self.controller.host in LOOPBACK:
-            raise ValueError(
-                f"controller.host {self.controller.host} is out of reach for workers on other nodes"
-            )
-        return self
+            yield fault(told, ("micro_batch",), ("tasks_per_step",), ("group_size",), ("gpus_per_node",))
 
-    def _check_cpu(self) -> None:
-        if self.gpus > 1 or self.cluster is not None or self.engines > 1:
-            raise ValueError("device cpu has one node, one process that trains and one vLLM engine")
+    def _of_cpu(self) -> Iterator[Fault]:
+        told = "device cpu has one node, one process that trains and one vLLM engine"
+        given = {
+            ("nodes",): self.nodes > 1,
+            ("gpus_per_node",): self.gpus_per_node > 1,
+            ("cluster",): self.cluster is not None,
+            ("vllm", "engines"): (self.vllm.engines or 1) > 1,
+        }
+        yield from (fault(told, at) for at, wrong in given.items() if wrong)
         for name, server in {"policy": self.serve.policy, **self.serve.roles()}.items():
             if server.gpus:
-                raise ValueError(f"serve.{name}.gpus names GPUs, and device is cpu")
+                yield fault(f"serve.{name}.gpus names GPUs, and device is cpu", ("serve", name, "gpus"))
 
-    def _check_layout(self) -> None:
+    def _of_layout(self) -> Iterator[Fault]:
         """Who has which GPUs, as OpenRLHF's own assertions want it."""
         size = self.vllm.tensor_parallel
         if size > self.gpus_per_node:
-            raise ValueError(
-                f"vllm.tensor_parallel {size} is more than gpus_per_node {self.gpus_per_node}"
-            )
+            told = f"vllm.tensor_parallel {size} is more than gpus_per_node {self.gpus_per_node}"
+            yield fault(told, ("vllm", "tensor_parallel"), ("gpus_per_node",))
+            return
         rollout = self.engines * size
         if self.colocate:
             if rollout != self.gpus:
-                raise ValueError(
+                told = (
                     f"colocate: vllm.engines {self.engines} x vllm.tensor_parallel {size} must fill the "
                     f"{self.gpus} GPUs"
                 )
+                yield fault(told, ("vllm", "engines"), ("vllm", "tensor_parallel"), ("gpus_per_node",))
             return
         if self.vllm.engines is None:
-            raise ValueError("without colocate, vllm.engines is required")
+            yield fault("without colocate, vllm.engines is required", ("vllm", "engines"), ("colocate",))
+            return
         training = self.gpus - rollout
         if training < self.nodes or training % self.nodes:
-            raise ValueError(
+            told = (
                 f"vLLM takes {rollout} of {self.gpus} GPUs; what is left for training must be the same "
                 f"on each of {self.nodes} nodes, and at least 1"
             )
+            yield fault(told, ("vllm", "engines"))
 
-    def _check_memory(self) -> None:
+    def _of_memory(self) -> Iterator[Fault]:
         """No GPU is promised twice, as far as this node's are known."""
         promised: dict[int, float] = defaultdict(float)
         if self.cluster is None:
@@ -234,18 +249,21 @@ class OpenrlhfEngine(GrpoEngine):
                 promised[gpu] += self.vllm.gpu_memory
         for name, server in self.serve.roles().items():
             if not server.gpus:
-                raise ValueError(f"serve.{name}.gpus is required: the GPUs of this node that it may use")
-        shares = [(self.policy_gpus, self.serve.policy.gpu_memory)]
-        shares += [(server.gpus, server.gpu_memory) for server in self.serve.roles().values()]
-        for gpus, share in shares:
+                told = f"serve.{name}.gpus is required: the GPUs of this node that it may use"
+                yield fault(told, ("serve", name, "gpus"))
+        shares = {"policy": (self.policy_gpus, self.serve.policy.gpu_memory)}
+        shares |= {name: (server.gpus, server.gpu_memory) for name, server in self.serve.roles().items()}
+        for gpus, share in shares.values():
             for gpu in gpus:
                 promised[gpu] += share
         for gpu, share in sorted(promised.items()):
             if share > 1.0:
-                raise ValueError(
+                told = (
                     f"GPU {gpu} is promised {share:.2f} times (vllm.gpu_memory of those that train and "
                     "roll out, and serve.*.gpu_memory)"
                 )
+                takers = [name for name, (gpus, _) in shares.items() if gpu in gpus]
+                yield fault(told, *(("serve", name, "gpus") for name in takers), ("serve",))
 
 
 def server_address(base_urls: tuple[str, ...]) -> tuple[str, int]:

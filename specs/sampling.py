@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from .errors import did_you_mean
 from .harness import HarnessState
 
 
@@ -53,7 +54,7 @@ def check_shares(domain_shares: Mapping[str, float], domains: Collection[str]) -
     if not domain_shares or not (missing or unknown):
         return None
     told = [f"no share for {', '.join(missing)}"] if missing else []
-    told += [f"no task of {', '.join(unknown)}"] if unknown else []
+    told += [f"no task of {name}{did_you_mean(name, missing or domains)}" for name in unknown]
     return f"{'; '.join(told)}; allowed: a share for each of {', '.join(sorted(domains))}, or none"
 
 

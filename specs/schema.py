@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag
 
 from .engines import LocalEngine, Positive, SimEngine, engine_kind
-from .errors import PlacedError
+from .faults import Checked, Fault, fault
 from .guidance import StartGuidance
 from .openrlhf import OpenrlhfEngine, server_address
 from .tasks import AtLeastOne, EnvName, Many, Strict
@@ -27,7 +28,8 @@ class Tasks(Strict):
     """Where the tasks come from."""
 
     files: AtLeastOne[str]
-    """YAML task files, or JSONL rows (a task a row, or IFEval's schema); relative to the spec file."""
+    """YAML task files, or rows (.jsonl, .json, .csv, .parquet) of this project's own form or a known data
+    set's (docs/data.md); relative to the spec file."""
 
 
 class SamplingInterface(Strict):
@@ -46,7 +48,7 @@ class SamplingInterface(Strict):
     domain, at most so many times a step; after that the tied group stays. 0: every group stays."""
 
 
-class GuidanceInterface(Strict):
+class GuidanceInterface(Strict, Checked):
     """g: text mounted on some rollouts."""
 
     evolve: bool = True
@@ -63,12 +65,13 @@ class GuidanceInterface(Strict):
     """`positive_only`: a guided rollout teaches only when its advantage is positive; `ignore`: like
     any other, although it was sampled under another prompt than the loss's."""
 
-    @model_validator(mode="after")
-    def _one_a_field(self) -> GuidanceInterface:
+    def faults(self) -> Iterator[Fault]:
+        """A field has one entry."""
         fields = [entry.field for entry in self.start]
-        if len(set(fields)) < len(fields):
-            raise ValueError(f"start names a field twice: {', '.join(fields)}")
-        return self
+        for n, name in enumerate(fields):
+            if name in fields[:n]:
+                first = fields.index(name)
+                yield fault(f"start[{first}] is of this field already", ("start", n, "field"))
 
 
 class RubricInterface(Strict):
@@ -172,7 +175,7 @@ class Judge(Endpoint):
     """`criterion`: a question a criterion, with shared prefixes; `rubric`: one for a whole response."""
     prompt: str | None = None
     """A Jinja2 template of your own instead of prompts/judge.md (`batch: rubric`: judge_rubric.md),
-    relative to this file."""
+    relative to this file; what it is given: docs/judging.md, "A template of your own"."""
     cache: Annotated[int, Field(ge=0)] = 200_000
     """Verdicts kept on disk, the least recently used ones dropped; 0: none."""
 
@@ -208,7 +211,7 @@ class Oracle(Strict):
     """Most questions to `roles.oracle` in a run; what does not fit any more has no quality."""
     prompt: str | None = None
     """A Jinja2 template of your own instead of prompts/compare.md (`kind: reference`: grade.md),
-    relative to this file."""
+    relative to this file; what it is given: docs/judging.md, "A template of your own"."""
 
     @property
     def asks(self) -> bool:
@@ -232,8 +235,8 @@ class Attribute(Strict):
     """Who attributes: `statistics` of pairs alone; `evolver`, where these leave more than one interface
     open, that role's model says which of them to try first."""
     prompt: str | None = None
-    """A Jinja2 template of your own instead of prompts/attribute.md, relative to this file (model
-    only)."""
+    """A Jinja2 template of your own instead of prompts/attribute.md, relative to this file (model only);
+    what it is given: docs/judging.md, "A template of your own"."""
     budget: Positive | None = None
     """Most attributions asked of the model in a run; then statistics alone decide (model only)."""
     min_groups: Positive = 2
@@ -251,12 +254,13 @@ class Propose(Strict):
     """`expected`: the candidate with the best expected gain, or none; `any`: one that was not tried,
     whatever is expected of it (catalogue only)."""
     prompt: str | None = None
-    """A Jinja2 template of your own instead of prompts/propose.md, relative to this file (model only)."""
+    """A Jinja2 template of your own instead of prompts/propose.md, relative to this file (model only);
+    what it is given: docs/judging.md, "A template of your own"."""
     budget: Positive | None = None
     """Most proposals asked of the model in a run; then it proposes nothing any more (model only)."""
 
 
-class CriticNode(Strict):
+class CriticNode(Strict, Checked):
     """Node 4: measures a candidate on the frozen current policy."""
 
     test: Literal["measure", "none"] = "measure"
@@ -268,16 +272,14 @@ class CriticNode(Strict):
     margin: Share = 0.05
     """Least gain in signal rate that is worth a change."""
 
-    @model_validator(mode="after")
-    def _extends(self) -> CriticNode:
+    def faults(self) -> Iterator[Fault]:
+        """The second look is no shorter than the first."""
         if self.extended_rollouts < self.rollouts:
-            raise ValueError(
-                f"extended_rollouts {self.extended_rollouts} is below rollouts {self.rollouts}"
-            )
-        return self
+            told = f"extended_rollouts {self.extended_rollouts} is below rollouts {self.rollouts}"
+            yield fault(told, ("extended_rollouts",), ("rollouts",))
 
 
-class Evolver(Strict):
+class Evolver(Strict, Checked):
     """The harness evolver: when it looks, and its nodes."""
 
     every: Positive = 2
@@ -307,12 +309,11 @@ class Evolver(Strict):
     critic: CriticNode = CriticNode()
     """Whether it helps."""
 
-    @model_validator(mode="after")
-    def _lag_fits(self) -> Evolver:
+    def faults(self) -> Iterator[Fault]:
+        """A look is applied in time."""
         if self.mode == "async" and self.apply_lag > self.every:
             told = f"at most evolver.every {self.every}: a look is applied before the next one begins"
-            raise PlacedError(("apply_lag",), told)
-        return self
+            yield fault(told, ("apply_lag",))
 
     @property
     def lag(self) -> int:
@@ -343,7 +344,7 @@ class Logging(Strict):
     """Rollouts a task of an evaluation."""
 
 
-class RunSpec(Strict):
+class RunSpec(Strict, Checked):
     """A whole run."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -375,59 +376,67 @@ class RunSpec(Strict):
     logging: Logging = Logging()
     """What is kept."""
 
-    @model_validator(mode="after")
-    def _groups_fit(self) -> RunSpec:
-        size = self.engine.group_size
-        fresh = self.evolver.critic.rollouts
-        if fresh < size:
-            raise ValueError(f"evolver.critic.rollouts {fresh} is below engine.group_size {size}")
+    def faults(self) -> Iterator[Fault]:
+        """What does not fit over the sections."""
+        yield from self._of_groups()
         for node in ("attribute", "propose"):
             if getattr(self.evolver, node).role == "evolver" and self.roles.evolver is None:
-                raise ValueError(f"evolver.{node}.role is evolver, and roles.evolver names no endpoint")
-        if self.interfaces.g.evolve and int(self.interfaces.g.share * size) < 1:
-            raise ValueError(
-                f"interfaces.g.share {self.interfaces.g.share} of a group of {size} guides no rollout"
-            )
-        return self
+                told = "needs roles.evolver, and roles.evolver names no endpoint"
+                yield fault(told, ("evolver", node, "role"))
+        yield from self._of_oracle()
+        if isinstance(self.engine, OpenrlhfEngine):
+            yield from self._of_servers(self.engine)
 
-    @model_validator(mode="after")
-    def _oracle_is_apart(self) -> RunSpec:
+    def _of_groups(self) -> Iterator[Fault]:
+        size, fresh, share = self.engine.group_size, self.evolver.critic.rollouts, self.interfaces.g.share
+        at = ("engine", "group_size")
+        if fresh < size:
+            told = f"evolver.critic.rollouts {fresh} is below engine.group_size {size}"
+            yield fault(told, ("evolver", "critic", "rollouts"), at)
+        if self.interfaces.g.evolve and int(share * size) < 1:
+            told = (
+                f"interfaces.g.share {share} of a group of {size} guides no rollout: a larger share, a "
+                "larger engine.group_size, or interfaces.g.evolve: false"
+            )
+            yield fault(told, ("interfaces", "g", "share"), at)
+
+    def _of_oracle(self) -> Iterator[Fault]:
         """What tells whether the judge's scores follow quality cannot be the judge."""
         asked, judge = self.roles.oracle, self.roles.judge
         if not self.oracle.asks:
-            return self
+            return
         if asked is None:
-            raise PlacedError(("oracle", "kind"), "needs roles.oracle, and that names no endpoint")
-        if judge is not None and judge.model == asked.model:
+            yield fault("needs roles.oracle, and that names no endpoint", ("oracle", "kind"))
+        elif judge is not None and judge.model == asked.model:
             same = {url.rstrip("/") for url in judge.base_urls} & {u.rstrip("/") for u in asked.base_urls}
             if same:
                 told = f"roles.judge is the same model at {min(same)}; the oracle must not be the judge"
-                raise PlacedError(("roles", "oracle", "model"), told)
-        return self
+                yield fault(told, ("roles", "oracle", "model"))
 
-    @model_validator(mode="after")
-    def _servers_fit(self) -> RunSpec:
+    def _of_servers(self, engine: OpenrlhfEngine) -> Iterator[Fault]:
         """Each server that `engine.serve` starts is where its role looks for it, on a port of its own."""
-        if not isinstance(self.engine, OpenrlhfEngine):
-            return self
-        engine = self.engine
         ports = {engine.controller.port: "engine.controller"}
         for name in ("policy", *engine.serve.roles()):
-            port = engine.serve.policy.port if name == "policy" else self._server_port(name)
+            server = f"engine.serve.{name}"
+            role: Endpoint | None = getattr(self.roles, name) if name != "policy" else None
+            at: tuple[str, ...] = ("engine", "serve", name)
+            if name == "policy":
+                port, at = engine.serve.policy.port, (*at, "port")
+            elif role is None:
+                yield fault(f"{server} is given, and roles.{name} names no endpoint", at)
+                continue
+            else:
+                at = ("roles", name, "base_urls")
+                try:
+                    port = server_address(role.base_urls)[1]
+                except ValueError as error:
+                    yield fault(f"{server} starts a server for roles.{name}: {error}", at)
+                    continue
             if port in ports:
-                raise ValueError(f"{ports[port]} and engine.serve.{name} share port {port}")
-            ports[port] = f"engine.serve.{name}"
-        return self
-
-    def _server_port(self, name: str) -> int:
-        """Where the server of a role has to listen. Raises `ValueError`."""
-        role: Endpoint | None = getattr(self.roles, name)
-        if role is None:
-            raise ValueError(f"engine.serve.{name} is given, and roles.{name} names no endpoint")
-        try:
-            return server_address(role.base_urls)[1]
-        except ValueError as error:
-            raise ValueError(f"engine.serve.{name} starts a server for roles.{name}: {error}") from None
+                yield fault(
+                    f"{ports[port]} and {server} share port {port}", at, ("engine", "controller", "port")
+                )
+            ports.setdefault(port, server)
 
     @property
     def evolves(self) -> bool:

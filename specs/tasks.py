@@ -23,6 +23,9 @@ from pydantic import (
     model_validator,
 )
 
+from .errors import Steps, did_you_mean
+from .faults import FaultsError, fault
+
 #: The 25 instructions of IFEval (arXiv 2311.07911) with the arguments each one takes. Kept here as
 #: plain text so that a spec can be validated without importing the checker library.
 IFEVAL_ARGS: dict[str, tuple[str, ...]] = {
@@ -119,10 +122,11 @@ class IfevalCheck(Strict):
         unknown = sorted(given - wanted)
         missing = sorted(wanted - given - optional)
         if unknown or missing:
-            told = [f"no argument {', '.join(unknown)}"] if unknown else []
+            told = [f"no argument {name}{did_you_mean(name, missing or wanted)}" for name in unknown]
             told += [f"needs {', '.join(missing)}"] if missing else []
             takes = ", ".join(IFEVAL_ARGS[self.id]) or "none"
-            raise ValueError(f"{self.id}: {'; '.join(told)} (arguments: {takes})")
+            at: Steps = ("args", unknown[0]) if unknown else ("args",)
+            raise FaultsError([fault(f"{self.id}: {'; '.join(told)} (arguments: {takes})", at)])
         return self
 
 
@@ -159,7 +163,7 @@ class WordsCheck(Strict):
         if self.min is None and self.max is None:
             raise ValueError("needs `min`, `max` or both (words)")
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise ValueError(f"min {self.min} is above max {self.max}")
+            raise FaultsError([fault(f"min {self.min} is above max {self.max}", ("min",))])
         return self
 
 
@@ -175,7 +179,8 @@ class MentionsCheck(Strict):
     @model_validator(mode="after")
     def _reachable(self) -> MentionsCheck:
         if self.at_least > len(self.terms):
-            raise ValueError(f"at_least {self.at_least} of only {len(self.terms)} terms")
+            told = f"at_least {self.at_least} of only {len(self.terms)} terms"
+            raise FaultsError([fault(told, ("at_least",))])
         return self
 
 
@@ -389,7 +394,7 @@ class Task(Strict):
     @model_validator(mode="after")
     def _is_the_conversation(self) -> Task:
         if self.messages is not None and self.prompt != as_prompt(self.messages):
-            raise ValueError("`prompt` is not the text of `messages`")
+            raise FaultsError([fault("`prompt` is not the text of `messages`", ("prompt",))])
         return self
 
     @model_validator(mode="after")
@@ -398,7 +403,9 @@ class Task(Strict):
             return self  # ids are slow to compute, and equal criteria have equal texts
         ids = [criterion.id for criterion in self.rubric]
         if len(set(ids)) < len(ids):
-            raise ValueError("the rubric lists the same criterion twice")
+            told = "the rubric lists the same criterion twice"
+            twice = [n for n, one in enumerate(ids) if one in ids[:n]]
+            raise FaultsError([fault(told, ("rubric", n)) for n in twice])
         return self
 
 

@@ -5,11 +5,13 @@ The evolver proposes them, people write them (`harnessrl harness apply`), the ev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, model_validator
 
+from .errors import did_you_mean
+from .faults import Fault, FaultsError, fault
 from .guidance import Dose, Fade, GuidanceField, Lines
 from .tasks import Criterion, Many, Strict, Task
 
@@ -160,7 +162,9 @@ class Merge(_Update):
     @model_validator(mode="after")
     def _several(self) -> Merge:
         if len(set(self.criterion_ids)) < len(self.criterion_ids):
-            raise ValueError(f"names a criterion twice: {', '.join(self.criterion_ids)}")
+            ids = self.criterion_ids
+            twice = [n for n, one in enumerate(ids) if one in ids[:n]]
+            raise FaultsError([fault("is named twice", ("criterion_ids", n)) for n in twice])
         return self
 
 
@@ -218,6 +222,28 @@ class UpdateFile(Strict):
     """The update; `op` says which."""
 
 
+def unknown_names(update: Update, tasks: Mapping[str, Task]) -> Iterator[Fault]:
+    """The tasks, domains and tags that an update names and no training task has."""
+    for n, name in enumerate(update.task_ids):
+        if name not in tasks:
+            yield fault(
+                f"{update.op}: no training task {name!r}{did_you_mean(name, tasks)}", ("task_ids", n)
+            )
+    if isinstance(update, SamplingUpdate):
+        domains = sorted({task.domain for task in tasks.values()})
+        for n, name in enumerate(update.domains):
+            if name not in domains:
+                told = f"{update.op}: no training task of domain {name!r}; allowed: {', '.join(domains)}"
+                yield fault(told, ("domains", n))
+        tags = sorted({tag for task in tasks.values() for tag in task.tags})
+        for n, name in enumerate(update.tags):
+            if name not in tags:
+                every = ", ".join(tags) or "none"
+                yield fault(
+                    f"{update.op}: no training task with tag {name!r}; allowed: {every}", ("tags", n)
+                )
+
+
 def resolve(update: Update, tasks: Mapping[str, Task]) -> Update:
     """`update` with its domains and tags spelled out as task ids, so that a log says what changed.
 
@@ -225,19 +251,13 @@ def resolve(update: Update, tasks: Mapping[str, Task]) -> Update:
     """
     if not isinstance(update, SamplingUpdate) or not (update.domains or update.tags):
         return update
+    for unknown in unknown_names(update.model_copy(update={"task_ids": ()}), tasks):
+        raise ValueError(unknown.message)
     ids = list(update.task_ids)
     for name in update.domains:
-        found = [task.id for task in tasks.values() if task.domain == name]
-        if not found:
-            every = ", ".join(sorted({task.domain for task in tasks.values()}))
-            raise ValueError(f"{update.op}: no training task of domain {name!r}; allowed: {every}")
-        ids += found
+        ids += [task.id for task in tasks.values() if task.domain == name]
     for tag in update.tags:
-        found = [task.id for task in tasks.values() if tag in task.tags]
-        if not found:
-            every = ", ".join(sorted({tag for task in tasks.values() for tag in task.tags})) or "none"
-            raise ValueError(f"{update.op}: no training task with tag {tag!r}; allowed: {every}")
-        ids += found
+        ids += [task.id for task in tasks.values() if tag in task.tags]
     return update.model_copy(update={"task_ids": tuple(dict.fromkeys(ids)), "domains": (), "tags": ()})
 
 

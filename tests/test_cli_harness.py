@@ -7,6 +7,7 @@ asked for changes, is stopped with Ctrl-C, is asked for more, and goes on to its
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -520,8 +521,30 @@ def test_an_update_that_does_not_fit_is_not_handed_in(
 ) -> None:
     path = written(tmp_path, text)
     told = refused("apply", stopped, path, "--force")
-    assert told.startswith(f"{path}:1:1: update: ")
+    assert re.match(rf"{re.escape(str(path))}:\d+:\d+: update\.\w+", told)
     assert says in told
+    assert nothing_handed_in(stopped, early)
+
+
+def test_all_that_does_not_fit_is_told_at_its_place(stopped: Path, early: Early, tmp_path: Path) -> None:
+    text = "update:\n  op: %s\n  rationale: ''\n  task_ids: [fox, foxs]\n"
+    path = written(tmp_path, text % "boost" + "  factor: 2\n  domains: [animals, animls]\n  tags: [x]\n")
+    assert refused("apply", stopped, path, "--force").splitlines() == [
+        f"{path}:4:19: update.task_ids[1]: foxs: boost: no training task 'foxs' (did you mean fox?)",
+        f"{path}:6:22: update.domains[1]: animls (did you mean animals?): boost: no training task of "
+        "domain 'animls'; allowed: animals, writing",
+        f"{path}:7:10: update.tags[0]: x: boost: no training task with tag 'x'; allowed: none",
+    ]
+    near = DIGIT.id[:-1]
+    path = written(
+        tmp_path,
+        text % "merge" + f"  criterion_ids: [{near}, c-0]\n  criterion: {{text: t, points: 1}}\n",
+    )
+    first, second, third = refused("apply", stopped, path, "--force").splitlines()
+    assert first.startswith(f"{path}:4:19: update.task_ids[1]: foxs: merge: no training task")
+    assert second.startswith(f"{path}:5:19: update.criterion_ids[0]: {near}: merge: {near} is not scored")
+    assert second.endswith(f"(did you mean {DIGIT.id}?)")
+    assert third.startswith(f"{path}:6:3: update.criterion: a criterion has no check")
     assert nothing_handed_in(stopped, early)
 
 
@@ -636,10 +659,12 @@ def test_a_run_from_an_export_can_be_exported_again(
 
 def test_a_harness_that_does_not_fit_the_tasks_is_refused(exported: Exported) -> None:
     path = exported.folder / "harness.yaml"
-    path.write_text(path.read_text().replace("  fox:", "  foks:"))
+    path.write_text(path.read_text().replace("  fox:", "  foxs:"))
     result = tiny.invoke("validate", exported.folder / "spec.yaml")
     assert result.exit_code == 2
-    assert result.output.startswith(f"{path}:1:1: tasks: no training task 'foks'")
+    line = path.read_text().splitlines().index("  foxs:") + 1
+    told = f"{path}:{line}:3: tasks.foxs: no training task 'foxs' (did you mean fox?)"
+    assert told in result.output.splitlines()
 
 
 def occupied(folder: Path) -> None:

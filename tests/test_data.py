@@ -15,7 +15,7 @@ from harnessrl.specs.loader import SpecError, dump_yaml, load_run_spec
 from harnessrl.specs.ood import OodTask
 from harnessrl.specs.tasks import HeldOutTask, MentionsCheck, TrainTask
 from harnessrl.trainer.data.derived import derive_pool, derive_quality, subject_words
-from harnessrl.trainer.data.load import Tasks, load_resolved, load_tasks
+from harnessrl.trainer.data.load import MOST, Tasks, load_resolved, load_tasks
 from harnessrl.trainer.data.rows import read_rows
 from tiny import data_file
 
@@ -332,7 +332,7 @@ def test_both_schemas_may_stand_in_one_file(tmp_path: Path) -> None:
         ({"rubrics": []}, "rubrics", "unknown key"),
         ({"rubric": [{**WORDS, "weight": 1}]}, "rubric[0].weight", "unknown key"),
         ({"rubric": []}, "rubric", "at least 1 item"),
-        ({"rubric": [WORDS, WORDS]}, "", "the same criterion twice"),
+        ({"rubric": [WORDS, WORDS]}, "rubric[1]", "the same criterion twice"),
         ({"rubric": [WORDS, {**DIGITS, "points": 0}]}, "rubric[1].points", "other than 0"),
         ({"rubric": [{**WORDS, "points": "2"}]}, "rubric[0].points", "must be a number"),
         ({"rubric": [{**WORDS, "points": float("nan")}]}, "rubric[0].points", "finite number"),
@@ -340,7 +340,7 @@ def test_both_schemas_may_stand_in_one_file(tmp_path: Path) -> None:
         (
             {"rubric": [{**WORDS, "check": {"kind": "wrds"}}]},
             "rubric[0].check.kind",
-            "wrds is not allowed (did you mean words?)",
+            '"wrds" is not allowed (did you mean words?)',
         ),
         ({"rubric": [{**WORDS, "check": {"kind": "words"}}]}, "rubric[0].check", "needs `min`"),
         (
@@ -370,12 +370,12 @@ def test_a_row_with_a_mistake_is_refused_with_where_and_why(
     changes: dict[str, Any], where: str, why: str, tmp_path: Path
 ) -> None:
     path = write_rows(tmp_path, own("A good row."), own(**changes))
-    tasks = load(tmp_path, path)
-    assert list(tasks.train) == ["rows-1"]
-    (refusal,) = tasks.refused
-    assert refusal.where == f"{path.resolve()}:2"
-    assert refusal.reason.partition(": ")[0] == where
-    assert why in refusal.reason
+    with pytest.raises(SpecError) as caught:
+        load(tmp_path, path)
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.line, problem.path) == (str(path.resolve()), 2, where)
+    assert why in problem.message
+    assert problem.column > 1 or "NaN" in problem.message  # which is no word of YAML's
 
 
 def test_a_key_that_occurs_twice_is_no_row(tmp_path: Path) -> None:
@@ -417,7 +417,9 @@ def test_criteria_in_words_alone_need_a_judge(tmp_path: Path) -> None:
 
 def test_an_id_that_two_rows_use_is_an_error(tmp_path: Path) -> None:
     path = write_rows(tmp_path, own(id="a"), own("Another.", id="b"), own("A third.", id="a"))
-    with pytest.raises(SpecError, match=r"task id 'a' \(.*rows\.jsonl:3\) is used twice"):
+    with pytest.raises(
+        SpecError, match=r"rows\.jsonl:3:1: id: task id 'a' .* twice: .*rows\.jsonl:1 has"
+    ):
         load(tmp_path, path)
 
 
@@ -481,8 +483,8 @@ def test_a_held_out_prompt_that_is_trained_on_is_an_error(prompt: str, tmp_path:
         with pytest.raises(SpecError) as caught:
             load(tmp_path, *files)
         (problem,) = caught.value.problems
-        assert problem.path == "tasks.files"
-        assert problem.message == "held-out tasks with the prompt of a training task: secret is rhine"
+        assert (problem.file, problem.path) == (str(tmp_path / "held-out.yaml"), "held_out[0].prompt")
+        assert problem.line == 4 and f"secret is rhine ({rows}:1)" in problem.message
 
 
 def test_letters_of_other_scripts_count_as_letters(tmp_path: Path) -> None:
@@ -507,7 +509,7 @@ def test_one_prompt_may_be_trained_on_with_two_rubrics(tmp_path: Path) -> None:
     assert len(load(tmp_path, path).train) == 2
 
 
-def test_many_leaks_are_counted(tmp_path: Path) -> None:
+def test_every_leak_is_told(tmp_path: Path) -> None:
     prompts = [f"Describe river {n}." for n in range(5)]
     path = tmp_path / "all.yaml"
     tasks = [
@@ -516,8 +518,10 @@ def test_many_leaks_are_counted(tmp_path: Path) -> None:
         for n, prompt in enumerate(prompts)
     ]
     path.write_text(dump_yaml({"train": tasks[:5], "held_out": tasks[5:]}))
-    with pytest.raises(SpecError, match="h0 is t0, h1 is t1, h2 is t2 and 2 more"):
+    with pytest.raises(SpecError) as caught:
         load(tmp_path, path)
+    paths = [problem.path for problem in caught.value.problems]
+    assert paths == [f"held_out[{n}].prompt" for n in range(5)]
 
 
 def test_a_refused_task_leaks_nothing(tmp_path: Path) -> None:
@@ -527,6 +531,91 @@ def test_a_refused_task_leaks_nothing(tmp_path: Path) -> None:
     assert list(load(tmp_path, rows, held_out(tmp_path, "Describe the river Rhine.")).held_out) == [
         "secret"
     ]
+
+
+# --- everything that is wrong, at once ------------------------------------------------------------
+
+
+def told(folder: Path, *files: Path) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        load(folder, *files)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_every_bad_row_of_every_file_is_told(tmp_path: Path) -> None:
+    """And rows of data sets, or of nobody's schema, are left out as ever."""
+    misspelt = json.dumps({**WORDS, "chek": WORDS["check"]})
+    path = write_rows(
+        tmp_path,
+        own(),
+        f'{{"prompt": "A.", "rubric": [{misspelt}], "domian": 1}}',
+        '{"prompt": "A.", "prompt": "B."}',
+        '{"prompt": ',
+        '{"prompt": "\u4e2d \U0001f600", "rubrik": []}',
+        '{"promt": "A.", "rubric": [{"text": "t", "points": "x"}], "split": "trian"}',
+        ifeval(2, prompt=""),
+        '{"rubrics": []}',
+    )
+    other = tmp_path / "other.yaml"
+    other.write_text("train:\n- {id: a, domain: d, prompt: p, rubric: []}\n")
+    column = 28 + misspelt.index('"chek"')
+    end = 28 + len(misspelt)
+    assert [line.partition(" ")[0] + line.split(": ")[1] for line in told(tmp_path, path, other)] == [
+        f"{path}:2:{column + 1}:rubric[0].chek",
+        f"{path}:2:{end + 4}:domian",
+        f"{path}:3:1:not JSON that can be read",
+        f"{path}:4:12:not JSON",
+        f"{path}:5:19:rubrik",
+        f"{path}:6:2:promt",
+        f"{path}:6:52:rubric[0].points",
+        f"{path}:6:68:split",
+        f"{other}:2:41:train[0].rubric",
+    ]
+
+
+def test_a_key_that_is_misspelt_is_told_with_what_was_meant(tmp_path: Path) -> None:
+    (line,) = told(tmp_path, write_rows(tmp_path, own(), '{"prompt": "A.", "rubrik": []}'))
+    assert "unknown key rubrik (did you mean rubric?); allowed here: id, domain" in line
+
+
+def test_many_bad_rows_are_counted(tmp_path: Path) -> None:
+    rows = [own(f"Prompt {n}.", domian="d") for n in range(500)]
+    lines = told(tmp_path, write_rows(tmp_path, own(), *rows))
+    assert len(lines) == MOST + 1
+    assert lines[-1].split(":")[1] == str(MOST + 2)
+    assert lines[-1].endswith(": 450 more problems from here on")
+
+
+def test_rows_that_are_no_lines(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([json.loads(own()), json.loads(own("A.", domian=1))]))
+    (line,) = told(tmp_path, path)
+    assert line.startswith(f"{path}:1:1: [1].domian: unknown key".replace("[1]", "[2]"))
+
+
+def test_shares_leaks_and_a_start_that_does_not_fit_are_told_together(tmp_path: Path) -> None:
+    rows = write_rows(tmp_path, own(id="rhine", domain="rivers"))
+    start = tmp_path / "start.yaml"
+    start.write_text(
+        "tasks:\n  rhein: {p: {paused: true}}\n  rhine:\n    c:\n      retired: [c-1]\n"
+        "    g:\n    - {field: skill, lines: [a]}\n    - {field: skill, lines: [b]}\n"
+    )
+    spec = tmp_path / "run.yaml"
+    spec.write_text(
+        f"extends: {tiny.write_spec(tmp_path / 'spec', 'smollm2-wheel').spec}\n"
+        f"tasks: {{files: ['{rows}', '{held_out(tmp_path, 'Describe the river Rhine.')}']}}\n"
+        f"start: {start}\ninterfaces: {{p: {{domain_shares: {{rivrs: 1}}}}}}\n"
+    )
+    with pytest.raises(SpecError) as caught:
+        load_tasks(load_run_spec(spec))
+    assert [(Path(p.file).name, p.line, p.path) for p in caught.value.problems] == [
+        ("held-out.yaml", 4, "held_out[0].prompt"),
+        ("run.yaml", 4, "interfaces.p.domain_shares.rivrs"),
+        ("start.yaml", 2, "tasks.rhein"),
+        ("start.yaml", 5, "tasks.rhine.c.retired[0]"),
+        ("start.yaml", 8, "tasks.rhine.g[1].field"),
+    ]
+    assert "(did you mean rivers?)" in str(caught.value) and "(did you mean rhine?)" in str(caught.value)
 
 
 # --- what is derived from a prompt ----------------------------------------------------------------
@@ -586,7 +675,8 @@ def test_an_id_in_two_files_is_an_error(tmp_path: Path) -> None:
     )
     with pytest.raises(SpecError, match=r"task id 'ifeval-1' .*other\.yaml") as caught:
         load(tmp_path, write_rows(tmp_path, ifeval()), other)
-    assert "tasks.files[1]" in str(caught.value)
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.line, problem.path) == (str(other), 2, "held_out[0].id")
 
 
 @pytest.mark.parametrize("name", ["rows.txt", "rows", "rows.jsonl.gz"])

@@ -269,8 +269,8 @@ shared_pool: [a]
         "t.yaml:17:23: train[1].quality.topic[0]: must have at least 1 item, but has 0",
         't.yaml:18:10: train[2].id: must be a string, not 7; quote it: "7"',
         "t.yaml:18:44: train[2].rubric[0].points: the key points is required, but missing",
-        "t.yaml:20:5: held_out[0]: the rubric lists the same criterion twice",
         "t.yaml:20:10: held_out[0].id: t1 is the id of train[0] already (line 2, column 9)",
+        "t.yaml:20:67: held_out[0].rubric[1]: the rubric lists the same criterion twice",
         "t.yaml:21:14: shared_pool: must be a mapping, not a list",
     ]
 
@@ -413,7 +413,7 @@ def test_problems_of_a_chain_point_into_the_file_that_holds_the_value() -> None:
     ) == [
         "run.yaml:2:16: engine.clip: must be less than 1, not 2",
         "run.yaml:4:17: oracle.share: must be less than or equal to 1, not 2",
-        "run.yaml:5:19: evolver.critic: extended_rollouts 64 is below rollouts 100",
+        "run.yaml:5:30: evolver.critic.rollouts: 100: extended_rollouts 64 is below rollouts 100",
         "base.yaml:9:10: engine.steps: must be greater than or equal to 1, not 0",
         "base.yaml:10:3: engine.steps: duplicate key steps, first at line 9, column 3",
     ]
@@ -521,7 +521,7 @@ def test_task_files_must_be_files() -> None:
     ]
     assert spec_problems(text) == [
         'run.yaml:6:5: tasks.files[1]: "sub.yaml" is a folder, not a file',
-        'run.yaml:7:5: tasks.files[2]: "" is a folder, not a file',
+        "run.yaml:7:5: tasks.files[2]: must be the path of a file, not empty",
         'run.yaml:8:5: tasks.files[3]: "a\0b" does not exist',
     ]
 
@@ -696,7 +696,9 @@ def test_guidance_to_start_with_names_each_field_once() -> None:
     text = SPEC + "  g: {start: [%s]}\n"
     assert run_spec(text % one).spec.interfaces.g.start[0].lines == ("be kind",)
     (problem,) = spec_problems(text % f"{one}, {two}")
-    assert problem == "run.yaml:14:6: interfaces.g: start names a field twice: skill, skill"
+    assert problem == (
+        "run.yaml:14:69: interfaces.g.start[1].field: skill: start[0] is of this field already"
+    )
     for wrong, column in (
         ("lines: []", 37),
         ("lines: kind", 37),

@@ -12,11 +12,13 @@ import typer
 from .shared import BAD_INPUT, RunArg, check_run, fail
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from ...memory.records import AnyRecord
+    from ...specs.faults import Fault
     from ...specs.harness import HarnessState
     from ...specs.schema import RunSpec
+    from ...specs.updates import Update
     from ..data.load import Tasks
     from ..requests import HarnessRequest
 
@@ -120,25 +122,20 @@ def apply_update(
     Example: harnessrl harness apply runs/quickstart update.yaml
     """
     from ...agents.scoring.plugins import fault
-    from ...specs.harness import UpdateError
-    from ...specs.harness import apply as apply_to
-    from ...specs.loader import SpecError, load_update
-    from ...specs.updates import brought_in, describe, resolve
-    from ..data.load import unscorable
+    from ...specs.loader import SpecError, load_update, places
+    from ...specs.updates import describe, resolve, unknown_names
     from ..requests import UpdateRequest, new_id
 
     spec, tasks, records, versions = _read(run)
     _refuse_finished(run, records)
     try:
-        update = resolve(load_update(file, fault), tasks.train)
-        apply_to(versions[-1], [update])
+        update = load_update(file, fault)
     except SpecError as error:
         fail(str(error), BAD_INPUT)
-    except (UpdateError, ValueError) as error:
-        fail(f"{file}:1:1: update: {error}", BAD_INPUT)
-    for criterion in brought_in(update):
-        if reason := unscorable([criterion], spec.roles.judge is not None):
-            fail(f"{file}:1:1: update: {reason}", BAD_INPUT)
+    unknown = list(unknown_names(update, tasks.train))
+    update = update if unknown else resolve(update, tasks.train)
+    if found := [*unknown, *_misfits(update, versions[-1], spec)]:
+        fail("\n".join(map(str, places(file, found, ("update",)))), BAD_INPUT)
     typer.echo(describe(update))
     request = UpdateRequest(
         id=new_id(),
@@ -242,6 +239,19 @@ def _read(run: Path) -> tuple[RunSpec, Tasks, Sequence[AnyRecord], list[HarnessS
         return start.spec, start.tasks, records, fold_versions(start.tasks.train, records)
     except (SpecError, LogError, UpdateError, stored.StoredError) as error:
         fail(str(error), BAD_INPUT)
+
+
+def _misfits(update: Update, state: HarnessState, spec: RunSpec) -> Iterator[Fault]:
+    """Everything for which an update does not fit the newest version of a run's harness, or the run."""
+    from ...specs.faults import fault
+    from ...specs.harness import misfits
+    from ...specs.updates import brought_in
+    from ..data.load import unscorable
+
+    yield from misfits(state, update)
+    for n, criterion in enumerate(brought_in(update)):
+        if reason := unscorable([criterion], spec.roles.judge is not None):
+            yield fault(reason, ("criterion",), ("criteria", n))
 
 
 def _version(versions: Sequence[HarnessState], number: int | None) -> HarnessState:

@@ -54,10 +54,9 @@ def check_policy(loaded: LoadedSpec) -> None:
 
 
 def check_prompts(loaded: LoadedSpec) -> None:
-    """Exit with 2 if a prompt template cannot be rendered."""
-    from jinja2 import TemplateError
-
+    """Exit with 2 if a prompt template cannot be rendered; every problem is printed with its place."""
     from ...prompts import check_templates
+    from ...specs.loader import SpecError
 
     judge, oracle = loaded.spec.roles.judge, loaded.spec.oracle
     try:
@@ -69,8 +68,8 @@ def check_prompts(loaded: LoadedSpec) -> None:
             oracle.kind,
             loaded.spec.evolver.attribute.prompt,
         )
-    except (TemplateError, OSError) as error:
-        fail(f"a prompt template cannot be rendered: {error}", BAD_INPUT)
+    except SpecError as error:
+        fail(str(error), BAD_INPUT)
 
 
 def check_keys(loaded: LoadedSpec, roles: Sequence[str] = ("judge", "oracle", "evolver")) -> None:

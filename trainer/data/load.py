@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 from ...agents.scoring.checks import missing_resource
 from ...agents.scoring.plugins import fault
 from ...specs.errors import Problem
+from ...specs.faults import Fault
 from ...specs.guidance import overlap
-from ...specs.harness import UpdateError
-from ...specs.harnessfile import HarnessFile, begin_with
-from ...specs.loader import LoadedSpec, SpecError, load_harness_file, load_task_file
+from ...specs.harnessfile import HarnessFile, misfits
+from ...specs.loader import (
+    LoadedSpec,
+    SpecError,
+    collector_paused,
+    load_harness_file,
+    load_task_file,
+    task_places,
+)
+from ...specs.loader import places as file_places
 from ...specs.ood import OodTask
 from ...specs.sampling import check_shares
 from ...specs.tasks import Criterion, HeldOutTask, Pool, TaskFile, TrainTask, ValidationTask
@@ -23,6 +32,48 @@ from .duplicates import plain
 from .readers import FORMATS
 from .rows import AnyTask, read_rows
 from .validation import cut
+
+#: Problems of one kind that are told one by one; how many more there are is told by their number.
+MOST = 50
+
+
+def at_most(problems: Sequence[Problem]) -> list[Problem]:
+    """The first `MOST` of a file's problems, and the number of the others at the next one."""
+    if len(problems) <= MOST:
+        return list(problems)
+    rest = f"{len(problems) - MOST:,} more problems from here on"
+    return [*problems[:MOST], replace(problems[MOST], path="", message=rest)]
+
+
+class Places:
+    """Where each task is written, and what is found wrong with tasks after they were read."""
+
+    def __init__(self) -> None:
+        self.file: dict[str, Path] = {}
+        """By a task's id."""
+        self.of: dict[str, str] = {}
+        """`file:line` of a row (YAML: the file and the id), by the task's id."""
+        self._found: dict[Path, dict[str, tuple[str, str, str]]] = {}
+
+    def report(self, path: Path, where: str, task_id: str, message: str, key: str) -> None:
+        """A problem with the value of a task's `key`."""
+        self._found.setdefault(path, {})[where] = (task_id, key, message)
+
+    def problems(self) -> list[Problem]:
+        """What was reported since the last call, in order of the files."""
+        found, self._found = self._found, {}
+        return [one for path, some in found.items() for one in at_most([*_placed(path, some)])]
+
+
+def _placed(path: Path, found: Mapping[str, tuple[str, str, str]]) -> Iterable[Problem]:
+    if path.suffix in (".yaml", ".yml"):
+        return task_places(path, {one: Fault(told, ((key,),)) for one, key, told in found.values()})
+    rows = []
+    for where, (_, key, message) in found.items():
+        after = where.removeprefix(str(path))
+        row, line = (after, 1) if after.endswith("]") else ("", int(after.removeprefix(":")))
+        rows.append(Problem(str(path), line, 1, f"{row}.{key}".strip("."), message))
+    return rows
 
 
 @dataclass(frozen=True)
@@ -50,18 +101,12 @@ class Tasks:
         first = {r.reason: r.where for r in reversed(self.refused)}
         return [f"{n} x {reason} (first: {first[reason]})" for reason, n in counts.most_common()]
 
-    def leaks(self) -> str | None:
-        """Held-out prompts that are training prompts too, up to case, spacing and punctuation."""
+    def leaks(self) -> dict[str, str]:
+        """Held-out tasks whose prompts are training prompts too, up to case, spacing and punctuation, by
+        id, and the training tasks that have them."""
         known = {plain(task.prompt): task.id for task in self.train.values()}
-        twice = [
-            f"{task.id} is {known[plain(task.prompt)]}"
-            for task in (*self.held_out.values(), *self.validation.values())
-            if plain(task.prompt) in known
-        ]
-        if not twice:
-            return None
-        more = f" and {len(twice) - 3} more" if len(twice) > 3 else ""
-        return f"held-out tasks with the prompt of a training task: {', '.join(twice[:3])}{more}"
+        apart = (*self.held_out.values(), *self.validation.values())
+        return {one.id: known[plain(one.prompt)] for one in apart if plain(one.prompt) in known}
 
     def as_file(self) -> TaskFile:
         """The tasks as one resolved task file."""
@@ -72,36 +117,60 @@ class Tasks:
         )
 
 
+@collector_paused()
 def load_tasks(loaded: LoadedSpec) -> Tasks:
     """Read every task file of a spec.
 
     Raises `SpecError` for files that cannot be read, ids used twice, or no training task at all.
     """
     tasks = Tasks()
-    for n, path in enumerate(loaded.task_files):
+    places = Places()
+    problems: list[Problem] = []
+    judged = loaded.spec.roles.judge is not None
+    for path in loaded.task_files:
         try:
             for where, task in _read(path, tasks.refused):
-                _add(tasks, where, task, loaded.spec.roles.judge is not None)
-        except _UnusableError as error:
-            raise SpecError([loaded.problem(("tasks", "files", n), str(error))]) from None
+                if told := _add(tasks, where, task, judged, places):
+                    places.report(path, where, task.id, *told)
+                places.file.setdefault(task.id, path)
+                places.of.setdefault(task.id, where)
+        except SpecError as error:
+            problems += error.problems
+    problems += places.problems()
+    files = [str(path) for path in loaded.task_files]
+    problems.sort(key=lambda one: (files.index(one.file), one.line, one.column))
+    try:
+        if loaded.start_file is not None:
+            tasks.start = load_harness_file(loaded.start_file, fault)
+    except SpecError as error:
+        problems += error.problems
+    if problems:  # what follows would be told of tasks that are only missing
+        raise SpecError(problems)
     if not tasks.train:
         why = "; ".join(tasks.refusal_lines()) or "the task files hold no `train` task"
         raise SpecError([loaded.problem(("tasks", "files"), f"no task to train on: {why}")])
-    _check_guidance_leaks(loaded, tasks)
-    if leaks := tasks.leaks():
-        raise SpecError([loaded.problem(("tasks", "files"), leaks)])
-    domains = {task.domain for task in tasks.train.values()}
-    if problem := check_shares(loaded.spec.interfaces.p.domain_shares, domains):
-        at = ("interfaces", "p", "domain_shares")
-        raise SpecError([loaded.problem(at, problem)])
-    if loaded.start_file is not None:
-        tasks.start = load_harness_file(loaded.start_file, fault)
-        try:
-            begin_with(tasks.start, tasks.train)
-        except UpdateError as error:
-            raise SpecError([Problem(str(loaded.start_file), 1, 1, "tasks", str(error))]) from None
+    if problems := [*_over_all(loaded, tasks, places)]:
+        raise SpecError(problems)
     _set_apart(loaded, tasks)
     return tasks
+
+
+def _over_all(loaded: LoadedSpec, tasks: Tasks, places: Places) -> Iterator[Problem]:
+    """What is wrong with tasks, spec and the harness to start from, taken together."""
+    yield from _guidance_leaks(loaded, tasks)
+    for task_id, known in tasks.leaks().items():
+        message = f"a held-out task with the prompt of a training task: {task_id} is {known}"
+        where = places.of[task_id]
+        places.report(places.file[task_id], where, task_id, f"{message} ({places.of[known]})", "prompt")
+    yield from places.problems()
+    domains = {task.domain for task in tasks.train.values()}
+    shares = loaded.spec.interfaces.p.domain_shares
+    if problem := check_shares(shares, domains):
+        unknown = [name for name in shares if name not in domains]
+        yield loaded.problem(("interfaces", "p", "domain_shares", *unknown[:1]), problem)
+    if loaded.start_file is not None:
+        found = list(islice(misfits(tasks.start, tasks.train), MOST))
+        yield from file_places(loaded.start_file, found)
 
 
 def _set_apart(loaded: LoadedSpec, tasks: Tasks) -> None:
@@ -127,7 +196,7 @@ def load_resolved(path: Path) -> Tasks:
     )
 
 
-def _check_guidance_leaks(loaded: LoadedSpec, tasks: Tasks) -> None:
+def _guidance_leaks(loaded: LoadedSpec, tasks: Tasks) -> Iterator[Problem]:
     """Guidance from the start must not repeat what a task keeps as its reference."""
     g = loaded.spec.interfaces.g
     for n, entry in enumerate(g.start):
@@ -140,23 +209,21 @@ def _check_guidance_leaks(loaded: LoadedSpec, tasks: Tasks) -> None:
                         f"(interfaces.g.max_overlap {g.max_overlap:g})"
                     )
                     at = ("interfaces", "g", "start", n, "lines")
-                    raise SpecError([loaded.problem(at, message)])
+                    yield loaded.problem(at, message)
+                    break
 
 
-class _UnusableError(Exception):
-    """A task that no run may have: its id is used twice, or its set is for evaluation only."""
-
-
-def _add(tasks: Tasks, where: str, task: AnyTask, judged: bool) -> None:
+def _add(tasks: Tasks, where: str, task: AnyTask, judged: bool, places: Places) -> tuple[str, str] | None:
+    """Take a task in; or what is wrong with one that no run may have, and the key that says it."""
     chooses = isinstance(task, TrainTask | ValidationTask)
     if isinstance(task, OodTask) or (chooses and for_evaluation_only(task)):
         does = "chose its policy by" if isinstance(task, ValidationTask) else "trained on"
-        raise _UnusableError(
+        return (
             f"{task.id} ({where}) is of {task.source}, which is for evaluation only: a run that "
             f"{does} it could not be measured with it"
-        )
+        ), "source"
     if task.id in tasks.train or task.id in tasks.held_out or task.id in tasks.validation:
-        raise _UnusableError(f"task id {task.id!r} ({where}) is used twice")
+        return f"task id {task.id!r} ({where}) is used twice: {places.of[task.id]} has it", "id"
     reason = unscorable(task.rubric, judged)
     if reason is not None:
         tasks.refused.append(Refusal(where, reason))
@@ -166,6 +233,7 @@ def _add(tasks: Tasks, where: str, task: AnyTask, judged: bool) -> None:
         tasks.validation[task.id] = task
     else:
         tasks.held_out[task.id] = task
+    return None
 
 
 def unscorable(rubric: Sequence[Criterion], judged: bool) -> str | None:
@@ -193,11 +261,16 @@ def _read(path: Path, refused: list[Refusal]) -> Iterator[tuple[str, AnyTask]]:
         for validation in file.validation:
             yield f"{path}: {validation.id}", validation
     elif path.suffix in FORMATS:
-        for row in read_rows(path):
-            if isinstance(row.task, str):
+        wrong: list[Problem] = []
+        for row in read_rows(path, read_on=True):
+            if row.problems:
+                wrong += row.problems
+            elif isinstance(row.task, str):
                 refused.append(Refusal(row.where, row.task))
             else:
                 yield row.where, _completed(row.task)
+        if wrong:
+            raise SpecError(at_most(wrong))
     else:
         message = (
             f"not a task file: {path.suffix or 'no suffix'}; allowed: .yaml, .yml, {', '.join(FORMATS)}"

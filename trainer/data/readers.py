@@ -33,6 +33,8 @@ class RawRow:
     """What is wrong with the line, where it holds no row."""
     key: str | None = None
     """The row's key in a file that is a mapping by id."""
+    line: bytes = b""
+    """The row as it is written, where rows are lines."""
 
     @property
     def place(self) -> str:
@@ -120,7 +122,7 @@ def _jsonl(path: Path) -> Iterator[RawRow]:
                 yield RawRow(where, number, Problem(str(path), number, 1, "", _too_large(size)))
             elif line.strip():
                 try:
-                    yield RawRow(where, number, parse_row(path, number, line))
+                    yield RawRow(where, number, parse_row(path, number, line), line=line)
                 except SpecError as error:
                     yield RawRow(where, number, error.problems[0])
 

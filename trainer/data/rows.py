@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,11 @@ from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
 from ...agents.scoring.plugins import fault
-from ...specs.errors import Problem, explained
+from ...specs.errors import Node, Problem, did_you_mean, explained, near_miss
 from ...specs.loader import SpecError
 from ...specs.ood import OodTask
 from ...specs.tasks import HeldOutTask, Task, TrainTask
-from ...specs.yamlnodes import from_data
+from ...specs.yamlnodes import from_data, read
 from .converters import CONVERTERS, recognised
 from .converters.common import converted, is_text, safe_id, why
 from .readers import RawRow, read_raw
@@ -28,6 +29,8 @@ SPLITS: dict[str, type[TrainTask] | type[HeldOutTask] | type[OodTask]] = {
     "held_out": HeldOutTask,
     "ood": OodTask,
 }
+#: Bytes of a line in which the columns of mistakes are looked for.
+MAX_PLACED = 100_000
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class Row:
     task: AnyTask | str
     malformed: bool = False
     """It is no row at all: no JSON, say."""
+    problems: tuple[Problem, ...] = ()
+    """All that is wrong with what is no row at all, or with a row in this project's own words."""
 
 
 def read_rows(path: Path, read_on: bool = False) -> Iterator[Row]:
@@ -48,12 +53,40 @@ def read_rows(path: Path, read_on: bool = False) -> Iterator[Row]:
     """
     for raw in read_raw(path):
         if isinstance(raw.fields, dict):
-            task = _task(raw.fields, raw, path)
-            yield Row(raw.where, task if isinstance(task, str) else unwritable(task) or task)
+            yield _row(raw.fields, raw, path)
         elif read_on:
-            yield Row(raw.place, raw.fields.message, malformed=True)
+            yield Row(raw.place, raw.fields.message, malformed=True, problems=(raw.fields,))
         else:
             raise SpecError([raw.fields])
+
+
+def _row(fields: dict[str, Any], raw: RawRow, path: Path) -> Row:
+    task = _task(fields, raw, path)
+    if not isinstance(task, list | str):
+        task = unwritable(task) or task
+    if isinstance(task, str) and is_own(fields) and not recognised(fields):
+        task = [Problem("", 0, 0, "", task)]
+    if not isinstance(task, list):
+        return Row(raw.where, task)
+    lines = not raw.where.endswith("]")
+    inside = "" if lines else raw.where.removeprefix(str(path))
+    placed = [
+        Problem(
+            str(path),
+            raw.number if lines else 1,
+            problem.column or 1,
+            f"{inside}.{problem.path}".strip("."),
+            problem.message,
+        )
+        for problem in sorted(task, key=lambda one: one.column)
+    ]
+    return Row(raw.where, _first(task), problems=tuple(placed))
+
+
+def _first(problems: list[Problem]) -> str:
+    """The first of a row's problems in the words of a row that is refused."""
+    path, message = problems[0].path, problems[0].message
+    return f"{path}: {message}" if path else message
 
 
 def unwritable(task: Task) -> str | None:
@@ -72,14 +105,14 @@ def unwritable(task: Task) -> str | None:
     return None
 
 
-def _task(row: dict[str, Any], raw: RawRow, path: Path) -> AnyTask | str:
+def _task(row: dict[str, Any], raw: RawRow, path: Path) -> AnyTask | list[Problem] | str:
     if not is_text(row):
         return "half of a surrogate pair is not text"
     if converter := recognised(row):
         return converted(converter, row, raw.key)
     if is_own(row):
         name = safe_id(f"{path.stem}-{raw.number}")
-        return from_own(row, {"id": name, "domain": "general", "source": path.name})
+        return _own(row, {"id": name, "domain": "general", "source": path.name}, raw.line)
     known = ", ".join(CONVERTERS)
     return (
         "not a known schema; known are a task (prompt, rubric and the other keys of a task file) and the "
@@ -88,22 +121,45 @@ def _task(row: dict[str, Any], raw: RawRow, path: Path) -> AnyTask | str:
 
 
 def is_own(row: dict[str, Any]) -> bool:
-    """Is a row a task as it stands in a task file?"""
-    return "prompt" in row and ("rubric" in row or "split" in row)
+    """Is a row a task as it stands in a task file, perhaps with a typo in one of the keys that tell?"""
+    if "prompt" in row and ("rubric" in row or "split" in row):
+        return True
+    keys = ("prompt", "rubric")
+    return any(key in row for key in keys) and {*keys} <= {near_miss(key, keys) for key in row}
 
 
 def from_own(row: dict[str, Any], named: dict[str, str]) -> AnyTask | str:
     """A row with the keys of a task file's task, and perhaps a `split`; `named` fills what is missing."""
+    task = _own(row, named, b"")
+    return _first(task) if isinstance(task, list) else task
+
+
+def _own(row: dict[str, Any], named: dict[str, str], line: bytes) -> AnyTask | list[Problem] | str:
+    """The same; of a row that is no task all that is wrong, with the columns in its line."""
     split = row.get("split", "train")
-    if split not in SPLITS:
-        return f"split: {split!r} is not allowed; allowed: {', '.join(SPLITS)}"
     fields = named | {key: value for key, value in row.items() if key != "split"}
+    kind = SPLITS.get(split) if isinstance(split, str) else None
+    problems: list[Problem] = []
+    if kind is None:
+        told = f"{split!r} is not allowed{did_you_mean(str(split), SPLITS)}; allowed: {', '.join(SPLITS)}"
+        problems.append(_nodes(row, line).at(("split",)).problem(("split",), told))
     try:
-        return SPLITS[split].model_validate(fields, context=fault)
+        task = (kind or TrainTask).model_validate(fields, context=fault)
     except ValidationError as error:
-        problems: list[Problem] = []  # what no field may hold
-        node = from_data(fields, problems)
-        problems = problems or explained(SPLITS[split], node, error)
-        return f"{problems[0].path}: {problems[0].message}" if problems else why(error)
+        of_no_field: list[Problem] = []  # what no field may hold
+        node = from_data(fields, of_no_field)
+        node = _nodes(row, line) if line else node
+        return problems + of_no_field + explained(kind or TrainTask, node, error) or why(error)
     except RecursionError:  # the regex compiler's
         return "a regular expression is nested too deeply"
+    return problems or task
+
+
+def _nodes(row: dict[str, Any], line: bytes) -> Node:
+    """A row's values, with their places in its line where that is YAML as well, as JSON mostly is."""
+    if 0 < len(line) <= MAX_PLACED:
+        with suppress(SpecError, UnicodeDecodeError):
+            node, _ = read(line.decode(), "")
+            if node.plain() == row:
+                return node
+    return from_data(row, [])
