@@ -39,6 +39,7 @@ __all__ = [
     "LoadedSpec",
     "Problem",
     "SpecError",
+    "collector_paused",
     "dump_yaml",
     "load_harness_file",
     "load_judge",
@@ -150,7 +151,7 @@ def _load(
 ) -> M:
     """A file as a `model`; `before` and `after` its validation more may be done with the nodes."""
     problems: list[Problem] = []
-    with _collector_paused():
+    with collector_paused():
         source = _read_file(path, problems)
         if source is None:
             raise SpecError(problems)
@@ -164,8 +165,8 @@ def _load(
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
-    """No garbage collection inside: with 10,000 tasks its passes over the nodes double the time."""
+def collector_paused() -> Iterator[None]:
+    """No garbage collection inside: with 10,000 tasks its passes over what is read double the time."""
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
-import regex
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -22,6 +21,8 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+
+from . import patterns
 
 #: The 25 instructions of IFEval (arXiv 2311.07911) with the arguments each one takes. Kept here as
 #: plain text so that a spec can be validated without importing the checker library.
@@ -138,10 +139,8 @@ class RegexCheck(Strict):
     @field_validator("pattern")
     @classmethod
     def _compiles(cls, value: str) -> str:
-        try:
-            regex.compile(value)
-        except regex.error as error:
-            raise ValueError(f"not a regular expression ({error})") from None
+        if fault := patterns.fault(value):
+            raise ValueError(fault)
         return value
 
 

@@ -13,7 +13,7 @@ from ...specs.errors import Problem
 from ...specs.guidance import overlap
 from ...specs.harness import UpdateError
 from ...specs.harnessfile import HarnessFile, begin_with
-from ...specs.loader import LoadedSpec, SpecError, load_harness_file, load_task_file
+from ...specs.loader import LoadedSpec, SpecError, collector_paused, load_harness_file, load_task_file
 from ...specs.ood import OodTask
 from ...specs.sampling import check_shares
 from ...specs.tasks import Criterion, HeldOutTask, Pool, TaskFile, TrainTask, ValidationTask
@@ -72,6 +72,7 @@ class Tasks:
         )
 
 
+@collector_paused()
 def load_tasks(loaded: LoadedSpec) -> Tasks:
     """Read every task file of a spec.
 

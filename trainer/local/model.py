@@ -81,17 +81,15 @@ def cache_folder() -> Path:
     return Path(base).expanduser() / "harnessrl"
 
 
-def chat_at_hand(model: str, max_prompt_tokens: int) -> Chat | None:
-    """Prompts as the policy sees them, if its tokenizer is on this machine already."""
-    folder = _tokenizer_at_hand(model)
-    if folder is None:
-        return None
+def chat_at_hand(folder: Path, max_prompt_tokens: int) -> Chat:
+    """Prompts as the policy sees them, by the tokenizer in a folder."""
     from transformers import AutoTokenizer
 
     return Chat(AutoTokenizer.from_pretrained(folder), max_prompt_tokens)
 
 
-def _tokenizer_at_hand(model: str) -> Path | None:
+def tokenizer_at_hand(model: str) -> Path | None:
+    """The folder of the policy's tokenizer, if it is on this machine already."""
     if model == WHEEL_NAME:
         return wheel_folder() if (wheel_folder() / "COMPLETE").is_file() else None
     if (folder := Path(model).expanduser()).is_dir():
