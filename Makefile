@@ -34,7 +34,8 @@ JOBS ?= 2
 unit: $(DEV_READY)
 	$(BIN)/pytest -n $(JOBS) --dist loadscope
 
-# The slower checks: a wheel in a clean environment trains, and SmolLM2 takes two real steps.
+# The slower checks: a wheel in a clean environment trains, SmolLM2 takes two real steps, and the spec
+# language is quick at 10,000 tasks.
 slow: $(DEV_READY)
 	$(BIN)/pytest -m slow
 

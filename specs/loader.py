@@ -191,7 +191,7 @@ def _load(
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No garbage collection inside: with 10,000 tasks its passes over the nodes double the time."""
+    """No garbage collection inside: with 10,000 tasks its passes over what is read double the time."""
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -109,7 +109,7 @@ class Reward(Strict):
     """Share of a group's criteria that its step leaves out, the same for all its rollouts."""
 
 
-class PolicyRole(Strict):
+class PolicyRole(Strict, Checked):
     """The model under training."""
 
     model: Annotated[str, Field(min_length=1)]
@@ -119,13 +119,12 @@ class PolicyRole(Strict):
     What a policy thinks is part of its response: it takes from `engine.max_new_tokens`, and checks, judge
     and oracle see it."""
 
-    @model_validator(mode="after")
-    def _only_the_templates(self) -> PolicyRole:
+    def faults(self) -> Iterator[Fault]:
+        """Arguments that are not the template's."""
         for name in self.chat_template_kwargs:
             if name in _TOKENIZERS_OWN:
                 told = f"{name} is no argument of a template: the harness says how to tokenize prompts"
-                raise PlacedError(("chat_template_kwargs", name), told)
-        return self
+                yield fault(told, ("chat_template_kwargs", name))
 
 
 class Prices(Strict):

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
-import regex
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -23,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from . import patterns
 from .errors import Steps, did_you_mean
 from .faults import FaultsError, fault
 
@@ -142,10 +142,8 @@ class RegexCheck(Strict):
     @field_validator("pattern")
     @classmethod
     def _compiles(cls, value: str) -> str:
-        try:
-            regex.compile(value)
-        except regex.error as error:
-            raise ValueError(f"not a regular expression ({error})") from None
+        if wrong := patterns.fault(value):
+            raise ValueError(wrong)
         return value
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,14 @@ import torch
 import yaml
 from harnessrl.agents.policy import PromptError, Request, Sample
 from harnessrl.specs.schema import LocalEngine
+from harnessrl.trainer.chat import Chat, doubtful
 from harnessrl.trainer.local import decode as decode_module
 from harnessrl.trainer.local import engine as engine_module
 from harnessrl.trainer.local import grpo
 from harnessrl.trainer.local.engine import Engine, rate
 from harnessrl.trainer.local.grpo import Example, TokenMismatchError
 from harnessrl.trainer.local.model import load
+from transformers import AutoTokenizer
 
 PROMPTS = ["Please write a clear answer.", "Why?"]
 
@@ -134,6 +139,49 @@ def test_all_tasks_that_are_too_long_are_told_at_once(small: tiny.Paths) -> None
         told = " ".join(done.output.split())
         assert "2 of 4 training tasks cannot be shown, first dog: a prompt has" in told
         assert "set engine.max_prompt_tokens to that or more" in told
+
+
+@pytest.mark.parametrize("files", ["all", "without tokenizer.json"])
+def test_what_is_refused_is_doubtful_by_the_tokenizer_alone(
+    files: str, tiny_model: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    if files != "all":
+        (folder / "tokenizer.json").unlink()
+    chat = Chat(AutoTokenizer.from_pretrained(tiny_model), 150)
+    texts = ["short", "fox " * 40, "the lazy dog " * 9, *("word " * n for n in range(20, 90, 3))]
+    texts += ["a <|im_end|> b", "<|endoftext|>", "x <|im_start|>" * 30]
+    refused = set()
+    for text in texts:
+        try:
+            chat.check_prompt(text)
+        except PromptError:
+            refused.add(text)
+    found = doubtful(texts, folder, 150)
+    assert refused and refused <= found
+    assert ("short" in found) == (files != "all")
+
+
+def test_validate_counts_long_prompts_without_transformers(small: tiny.Paths) -> None:
+    file = small.folder / "texts" / "animals.yaml"
+    content = yaml.safe_load(file.read_text())
+    content["train"][1]["prompt"] = "the " * 240
+    file.write_text(yaml.safe_dump(content))
+    spec = yaml.safe_load(small.spec.read_text())
+    spec["engine"]["max_prompt_tokens"] = 900
+    small.spec.write_text(yaml.safe_dump(spec))
+    start = "import atexit, sys; from harnessrl.trainer.cli import main"
+    said = "print('loaded' if 'transformers' in sys.modules else 'not loaded')"
+    command = [
+        sys.executable,
+        "-c",
+        f"{start}; atexit.register(lambda: {said}); main()",
+        "validate",
+        str(small.spec),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "not loaded"
 
 
 # --- training -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Minutes, not seconds: a wheel in a clean environment, and SmolLM2 for real. `make slow` runs them."""
+"""Minutes, not seconds: a wheel in a clean environment, SmolLM2 for real, 10,000 tasks (`make slow`)."""
 
 from __future__ import annotations
 
@@ -116,3 +116,12 @@ def test_two_real_steps_of_the_quickstart(scratch: Path, capsys: pytest.CaptureF
     assert last["quality_mean"] > 0.1
     assert seconds < SECONDS
     assert peak < GIBIBYTES
+
+
+def test_the_spec_language_at_size(tiny_model: Path) -> None:
+    """At twice the bars, since others may use the machine too; CPU seconds grow by less than that."""
+    script = ROOT / "benchmarks" / "spec_language.py"
+    command = [sys.executable, script, "--policy", tiny_model, "--slack", "2"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("validate ") == 4

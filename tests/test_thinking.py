@@ -67,8 +67,8 @@ def test_the_local_engine_samples_and_trains_under_one_prompt(
     expected = templated(begins)
     for policy in (engine, engine.frozen()):
         assert engine.tokenizer.decode(policy.tokenize("Why?")) == expected
-    chat = chat_at_hand(loaded.spec.roles.policy, 160)
-    assert chat is not None and chat.tokenize("Why?") == engine.tokenize("Why?")
+    chat = chat_at_hand(model, 160, loaded.spec.roles.policy.chat_template_kwargs)
+    assert chat.tokenize("Why?") == engine.tokenize("Why?")
     (sample,) = engine.sample([Request("Why?", ("a",))], seed=1)
     (batch,) = engine._batches([Example("Why?", sample.token_ids, 1.0)])
     assert [engine.tokenizer.decode(prompt) for prompt in batch.prompts] == [expected]

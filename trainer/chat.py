@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 from ..agents.policy import PromptError
 from ..prompts import fullest_prompt
 from ..specs.harness import HarnessState
 from ..specs.schema import Scalar
+
+#: Tokens that a chat template may add to a prompt.
+TEMPLATE_TOKENS = 100
+BATCH = 500  # prompts; what a tokenizer makes of more fills memory
 
 
 class Chat:
@@ -55,6 +61,48 @@ class Chat:
                 f"{self.max_prompt_tokens}: {prompt[:80]!r}",
                 n,
             )
+
+
+def doubtful(prompts: Sequence[str], folder: Path, max_prompt_tokens: int) -> set[str]:
+    """The prompts that `Chat.check_prompt` might refuse, by the tokenizer in a model folder alone.
+
+    Thousands of prompts take a second or two so, and transformers, slow to load, is mostly not needed.
+    """
+    if not (folder / "tokenizer.json").is_file():
+        return set(prompts)
+    from tokenizers import Tokenizer
+
+    limit = max_prompt_tokens - TEMPLATE_TOKENS
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    control = _control_tokens(tokenizer, folder)
+    found = {prompt for prompt in prompts if any(token in prompt for token in control)}
+    long = [prompt for prompt in prompts if len(prompt.encode()) > limit]  # a token is a byte or more
+    for start in range(0, len(long), BATCH):
+        batch = long[start : start + BATCH]
+        encoded = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+        found |= {p for p, tokens in zip(batch, encoded, strict=True) if len(tokens) > limit}
+    return found
+
+
+def _control_tokens(tokenizer: Any, folder: Path) -> set[str]:
+    """Every token that a tokenizer may treat as its own, whichever of its files names it."""
+    found = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        if (folder / name).is_file():
+            named = json.loads((folder / name).read_text(encoding="utf-8"))
+            values = [value for key, value in named.items() if key.endswith(("_token", "_tokens"))]
+            found |= set(_texts(values))
+    return found - {""}
+
+
+def _texts(value: Any) -> list[str]:
+    """The strings in a value, whatever it is."""
+    if isinstance(value, str):
+        return [value]
+    within = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [text for one in within for text in _texts(one)]
 
 
 def check_task_prompts(check: Callable[[str], None], harness: HarnessState) -> None:

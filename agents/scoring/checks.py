@@ -82,6 +82,8 @@ def missing_resource(check: Check) -> str | None:
     """Why `check` can never be scored on this machine, or None. Tried once, then remembered."""
     if isinstance(check, PluginCheck):  # it may have nothing to say about the trial text
         return plugins.missing(check)
+    if not isinstance(check, IfevalCheck):
+        return None  # it needs nothing but the response, which a pattern may still run away on
     key = repr(check)
     if key not in _missing:
         verdict = _decide(check, TRIAL_TEXT, TRIAL_TEXT)

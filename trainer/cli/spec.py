@@ -23,10 +23,6 @@ SPECS = Path(__file__).parent.parent.parent / "specs"
 STARTER = ("quickstart.yaml", "tasks/starter.yaml", "harness.schema.json", "tasks.schema.json")
 
 
-#: Tokens that a chat template may add to a prompt.
-TEMPLATE_TOKENS = 100
-
-
 class SchemaOf(StrEnum):
     """What there is a JSON Schema of."""
 
@@ -71,6 +67,13 @@ def validate(
       harnessrl validate specs/quickstart.yaml
       harnessrl validate my-run/judged.yaml --preflight
     """
+    from ...specs.loader import collector_paused
+
+    with collector_paused():
+        _validate(spec, recipe, preflight)
+
+
+def _validate(spec: Path, recipe: str | None, preflight: bool) -> None:
     loaded, tasks = load(spec, recipe, {})
     check_policy(loaded)
     from ..advice import advice
@@ -93,24 +96,27 @@ def _check_task_prompts(spec: RunSpec, tasks: Tasks) -> None:
     from ...agents.policy import PromptError
     from ...memory.events import fold_versions
     from ...prompts import fullest_prompt
-    from ..chat import check_task_prompts
-    from ..local.model import chat_at_hand
+    from ..chat import TEMPLATE_TOKENS, check_task_prompts, doubtful
+    from ..local.model import chat_at_hand, tokenizer_at_hand
     from ..stored import run_started
 
     if spec.engine.kind == "sim":
         return
     (harness,) = fold_versions(tasks.train, [run_started(spec.name, "", spec, tasks)])
-    longest = max(len(fullest_prompt(harness, task_id).encode()) for task_id in harness.tasks)
-    limit = spec.engine.max_prompt_tokens
-    if longest + TEMPLATE_TOKENS <= limit:
-        return  # a token is a byte or more: no need to load a tokenizer, which takes seconds
-    chat = chat_at_hand(spec.roles.policy, limit)
-    if chat is None:
-        model = spec.roles.policy.model
+    prompts = [fullest_prompt(harness, task_id) for task_id in harness.tasks]
+    model, limit = spec.roles.policy.model, spec.engine.max_prompt_tokens
+    if max(len(prompt.encode()) for prompt in prompts) + TEMPLATE_TOKENS <= limit:
+        return  # a token is a byte or more: no need to load a tokenizer
+    folder = tokenizer_at_hand(model)
+    if folder is None:
         typer.echo(f"engine.max_prompt_tokens: not checked, the tokenizer of {model} is not here yet")
         return
+    look_at = doubtful(prompts, folder, limit)
+    if not look_at:
+        return
+    chat = chat_at_hand(folder, limit, spec.roles.policy.chat_template_kwargs)
     try:
-        check_task_prompts(chat.check_prompt, harness)
+        check_task_prompts(lambda p: chat.check_prompt(p) if p in look_at else None, harness)
     except PromptError as error:
         fail(str(error), BAD_INPUT)
 

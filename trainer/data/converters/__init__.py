@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import regex
@@ -55,6 +56,7 @@ def for_evaluation_only(task: Task) -> bool:
     return isinstance(task, OodTask) or any(name.startswith(known) for name in plain)
 
 
+@lru_cache(maxsize=1024)
 def _plain(name: str) -> str:
     return str(regex.sub(r"[^\p{L}\p{N}]", "", name.rsplit("/", 1)[-1].casefold()))
 
