@@ -116,8 +116,8 @@ def _task(row: dict[str, Any], raw: RawRow, path: Path) -> AnyTask | list[Proble
     known = ", ".join(CONVERTERS)
     meant = " (did you mean rubric, not rubrics?)" if {"prompt", "rubrics"} <= row.keys() else ""
     return (
-        f"not a known schema{meant}; known are a task (prompt, rubric and the other keys of a task file) and the "
-        f"rows of {known}"
+        f"not a known schema{meant}; known are a task (prompt, rubric and the other keys of a task file) "
+        f"and the rows of {known}"
     )
 
 
