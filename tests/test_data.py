@@ -578,6 +578,11 @@ def test_a_key_that_is_misspelt_is_told_with_what_was_meant(tmp_path: Path) -> N
     assert "unknown key rubrik (did you mean rubric?); allowed here: id, domain" in line
 
 
+def test_rubrics_is_a_key_of_others(tmp_path: Path) -> None:
+    (refusal,) = load(tmp_path, write_rows(tmp_path, own(), '{"prompt": "A.", "rubrics": ["b"]}')).refused
+    assert refusal.reason.startswith("not a known schema (did you mean rubric, not rubrics?); known are")
+
+
 def test_many_bad_rows_are_counted(tmp_path: Path) -> None:
     rows = [own(f"Prompt {n}.", domian="d") for n in range(500)]
     lines = told(tmp_path, write_rows(tmp_path, own(), *rows))

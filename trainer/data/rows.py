@@ -114,9 +114,10 @@ def _task(row: dict[str, Any], raw: RawRow, path: Path) -> AnyTask | list[Proble
         name = safe_id(f"{path.stem}-{raw.number}")
         return _own(row, {"id": name, "domain": "general", "source": path.name}, raw.line)
     known = ", ".join(CONVERTERS)
+    meant = " (did you mean rubric, not rubrics?)" if {"prompt", "rubrics"} <= row.keys() else ""
     return (
-        "not a known schema; known are a task (prompt, rubric and the other keys of a task file) and the "
-        f"rows of {known}"
+        f"not a known schema{meant}; known are a task (prompt, rubric and the other keys of a task file) "
+        f"and the rows of {known}"
     )
 
 
@@ -125,6 +126,8 @@ def is_own(row: dict[str, Any]) -> bool:
     if "prompt" in row and ("rubric" in row or "split" in row):
         return True
     keys = ("prompt", "rubric")
+    if "rubrics" in row:
+        return False  # no typo: a key of several data sets
     return any(key in row for key in keys) and {*keys} <= {near_miss(key, keys) for key in row}
 
 
