@@ -23,4 +23,5 @@ def inert(value: object) -> object:
 
 
 def _parted(match: regex.Match[str]) -> str:
-    return match[0][0] + WORD_JOINER + match[0][1:]
+    token = str(match[0])
+    return token[0] + WORD_JOINER + token[1:]

@@ -42,8 +42,9 @@ def environment(for_roles: bool = True) -> Environment:
 def render(name: str, own: str | None = None, **values: object) -> str:
     """A question to a role: the template `prompts/NAME.md`, or the file `own` instead, with `values`.
 
-    Values are texts of others: their control tokens are made inert. A value it needs and lacks is an error. Raises `jinja2.TemplateError`, `OSError`, and with `own`
-    whatever its expressions raise (`check_templates` finds that out beforehand).
+    Values are texts of others: their control tokens are made inert. A value that the template needs and
+    lacks is an error. Raises `jinja2.TemplateError`, `OSError`, and with `own` whatever its expressions
+    raise (`check_templates` finds that out beforehand).
     """
     template = environment().get_template(f"{name}.md") if own is None else _own(own)
     return template.render(**values).strip()
