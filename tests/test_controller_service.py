@@ -274,10 +274,14 @@ def test_without_the_token_nothing_but_health(service: Service) -> None:
 def test_refuses_to_be_open_to_others_without_a_token(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(TOKEN_ENV, raising=False)
-    for host in ("0.0.0.0", "192.0.2.1", "::", "a-host-name"):
-        with pytest.raises(ExposedError, match=TOKEN_ENV):
-            serve(root, host, 8100, False, print)
+    for token in ("", " ", None):
+        if token is None:
+            monkeypatch.delenv(TOKEN_ENV)
+        else:
+            monkeypatch.setenv(TOKEN_ENV, token)
+        for host in ("0.0.0.0", "192.0.2.1", "::", "a-host-name"):
+            with pytest.raises(ExposedError, match=TOKEN_ENV):
+                serve(root, host, 8100, False, print)
 
 
 def test_killed_in_the_middle_of_a_step(service: Service, tmp_path: Path, tiny_model: Path) -> None:

@@ -208,8 +208,13 @@ def test_the_frozen_policy(frozen: FrozenPolicy, models: dict[str, Path]) -> Non
     many = [Request(f"Is the dog lazy, or is it number {i}, and why?", ("many", i)) for i in range(120)]
     assert all(sample.token_ids for sample in frozen.sample(many, seed=3))
 
-    # Other weights, in place; the server proves that it has them.
+    # With nothing to compare to, a fresh start is the proof.
     process, prints = frozen._process, prints_of(models["new"])
+    frozen.serve(models["old"], 1, prints_of(models["old"]))
+    assert frozen._process is not process
+
+    # Other weights, in place; the server proves that it has them.
+    process = frozen._process
     frozen.serve(models["new"], 2, prints)
     assert frozen.version == 2
     assert frozen._process is process, "the weights were not taken in place"

@@ -62,7 +62,7 @@ JUDGING_THREADS = 8
 
 def serve(root: Path, host: str, port: int, resume: bool, say: Callable[[str], None]) -> None:
     """Serve a run until it is ended. Raises `ExposedError`, and what `assemble` raises."""
-    token = os.environ.get(TOKEN_ENV)
+    token = os.environ.get(TOKEN_ENV, "").strip() or None  # an empty one would be everybody's
     if token is None and not _is_loopback(host):
         raise ExposedError(f"{host} can be reached from other machines: set {TOKEN_ENV}")
     run = RunFolder(root)

@@ -145,6 +145,7 @@ class HarnessTrainer(_Trainer):  # type: ignore[misc]
             client=self.client,
         )
         self._generated = time.monotonic()
+        self._printed: list[list[int]] = []  # token ids of the sequences of the fingerprints
 
     def init_checkpoint_states(self) -> dict[str, Any]:
         """Where OpenRLHF goes on. Raises `ControllerError` if the controller goes on elsewhere."""
@@ -204,14 +205,19 @@ class HarnessTrainer(_Trainer):  # type: ignore[misc]
         return str(target)
 
     def _fingerprints(self, rollout_samples: list[Any]) -> list[Fingerprint]:
-        """What the rollout engine, which has the new weights by now, makes of a few sequences."""
+        """What the rollout engine, which has the new weights by now, makes of a few sequences.
+
+        They stay the same, so that it shows how much it has moved since the last export.
+        """
         engine = self.vllm_engines[0]
         params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, "wake_up")
         found = []
-        for sample in rollout_samples[:: max(1, len(rollout_samples) // FINGERPRINTS)][:FINGERPRINTS]:
-            ids = sample.sequences[0].tolist()
+        if not self._printed:
+            every = max(1, len(rollout_samples) // FINGERPRINTS)
+            self._printed = [one.sequences[0].tolist() for one in rollout_samples[::every][:FINGERPRINTS]]
+        for ids in self._printed:
             output = ray.get(engine.generate.remote(ids, params))
             logprobs = [at[i].logprob for at, i in zip(output.prompt_logprobs[1:], ids[1:], strict=True)]
             found.append(Fingerprint(token_ids=ids, logprobs=logprobs))
