@@ -273,8 +273,11 @@ def test_an_out_that_is_no_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"api_key_env": "NO_SUCH_KEY"}, "api_key_env: the environment variable NO_SUCH_KEY is not set"),
-        ({"prompt": "broken.md"}, "a prompt template cannot be rendered"),
+        (
+            {"api_key_env": "NO_SUCH_KEY"},
+            "bad.yaml: api_key_env: the environment variable NO_SUCH_KEY is not set",
+        ),
+        ({"prompt": "broken.md"}, "broken.md:1:1: roles.judge.prompt: not a Jinja2 template"),
     ],
 )
 def test_a_judge_that_cannot_be_asked_ends_it_before_anything_is_asked(
@@ -287,7 +290,7 @@ def test_a_judge_that_cannot_be_asked_ends_it_before_anything_is_asked(
         bad = judge_file(tmp_path / "bad.yaml", endpoint, **more)
         other = "--compare" if option == "--judge" else "--judge"
         done = tiny.invoke("judge", path, option, bad, other, good)
-    assert done.exit_code == 2 and f"{bad}: {says}" in done.output
+    assert done.exit_code == 2 and says in done.output
     assert not endpoint.bodies and not (tmp_path / "rows.judged.jsonl").exists()
 
 

@@ -148,7 +148,7 @@ def test_what_is_refused_is_doubtful_by_the_tokenizer_alone(
     folder = shutil.copytree(tiny_model, tmp_path / "model")
     if files != "all":
         (folder / "tokenizer.json").unlink()
-    chat = Chat(AutoTokenizer.from_pretrained(tiny_model), 150)
+    chat = Chat(AutoTokenizer.from_pretrained(tiny_model), 150, {})
     texts = ["short", "fox " * 40, "the lazy dog " * 9, *("word " * n for n in range(20, 90, 3))]
     texts += ["a <|im_end|> b", "<|endoftext|>", "x <|im_start|>" * 30]
     refused = set()

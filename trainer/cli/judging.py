@@ -89,8 +89,6 @@ def _read(file: Path) -> list[ResponseRow]:
 
 def _read_judge(path: Path | None) -> JudgeSpec | None:
     """The judge in a file; exits with 2 if it cannot be asked: no key, or a prompt that is none."""
-    from jinja2 import TemplateError
-
     from ...prompts import check_templates
     from ...specs.loader import SpecError, load_judge
 
@@ -101,8 +99,6 @@ def _read_judge(path: Path | None) -> JudgeSpec | None:
         check_templates(judge=spec.prompt, batch=spec.batch)
     except SpecError as error:
         fail(str(error), BAD_INPUT)
-    except (TemplateError, OSError) as error:
-        fail(f"{path}: a prompt template cannot be rendered: {error}", BAD_INPUT)
     if spec.api_key_env and not os.environ.get(spec.api_key_env):
         fail(f"{path}: api_key_env: the environment variable {spec.api_key_env} is not set", BAD_INPUT)
     return spec
