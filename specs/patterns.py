@@ -22,6 +22,15 @@ _GROUP = rf"\((?:\?:)?+{_FLAT}\)(?:{_QUANTIFIER})?+"
 _PLAIN = re.compile(rf"(?:\(\?i\))?+(?:{_ANCHOR}|\||{_ATOM}(?:{_QUANTIFIER})?+|{_GROUP})*+", re.ASCII)
 
 
+#: A group that is repeated, or a recursion; three things that are repeated. (Escapes count as well.)
+_RISKY = re.compile(r"\)[*+{]|\(\?(?:R|&|P>|[-+]?\d)|(?:[*+}].*){3}", re.DOTALL)
+
+
+def may_run_away(pattern: str) -> bool:
+    """May a search take for ever even on a few lines? No is certain, yes is to be tried."""
+    return _RISKY.search(pattern) is not None
+
+
 def is_plain(pattern: str) -> bool:
     """Is it of everyday syntax alone, so that it compiles? No says nothing."""
     return len(pattern) <= MAX_PLAIN and _PLAIN.fullmatch(pattern) is not None

@@ -277,6 +277,16 @@ class _Dumper(DUMPER):  # type: ignore[misc]
         return True
 
 
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An `object_pairs_hook` for JSON: raises `ValueError` where a key occurs twice."""
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {shortened(twice)!r} occurs twice")
+    return row
+
+
 def _represent_str(dumper: _Dumper, text: str) -> Any:
     # Unescaped, these three are line breaks to a YAML 1.1 parser and would come back as others.
     style = '"' if re.search("[\x85\u2028\u2029]", text) else None

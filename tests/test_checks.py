@@ -8,7 +8,8 @@ import sys
 import time
 
 import pytest
-from harnessrl.agents.scoring.checks import Verdict, missing_resource, run_check
+from harnessrl.agents.scoring.checks import TRIAL_TEXT, Verdict, missing_resource, run_check
+from harnessrl.specs.patterns import may_run_away
 from harnessrl.specs.tasks import (
     IFEVAL_IDS,
     Check,
@@ -18,6 +19,9 @@ from harnessrl.specs.tasks import (
     RepetitionCheck,
     WordsCheck,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
 
 
 def ifeval(id: str, **args: object) -> IfevalCheck:
@@ -160,6 +164,22 @@ def test_a_runaway_pattern_is_unscored_in_time() -> None:
     verdict = run_check(pattern(r"(a|aa|a?)+(b|c)+$"), "p", "a" * 5000 + "d")
     assert verdict.met is None and "0.5 s" in verdict.cause
     assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("source", [r"((a|.)|\s)*[#~]", r"(a|.|\s)+(#|~)$", r"(.|\w|\s)*(#|~)"])
+def test_a_pattern_that_runs_away_on_a_few_lines_is_told_before_a_run(source: str) -> None:
+    assert "0.5 s" in (missing_resource(pattern(source)) or "")
+
+
+@given(st.text(st.sampled_from("ab.\\w()[]*+?{}2|^$#-"), max_size=14))
+@settings(max_examples=300, deadline=None)
+def test_no_other_pattern_runs_away_on_a_few_lines(source: str) -> None:
+    try:
+        check = pattern(source)
+    except ValidationError:
+        return
+    if not may_run_away(source):
+        assert run_check(check, TRIAL_TEXT, TRIAL_TEXT).met is not None
 
 
 HOSTILE = [

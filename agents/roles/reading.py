@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel
+
+from ...specs.yamlnodes import once
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -17,12 +19,5 @@ def read_json(model: type[M], text: str) -> M:
     keys is its own cannot be known, and a parser takes the last one.
     """
     found = model.model_validate_json(text)  # first: it also bounds how deep the answer is nested
-    json.loads(text, object_pairs_hook=_once)
+    json.loads(text, object_pairs_hook=once)
     return found
-
-
-def _once(pairs: list[tuple[str, Any]]) -> None:
-    keys = [key for key, _ in pairs]
-    for n, key in enumerate(keys):
-        if key in keys[:n]:
-            raise ValueError(f"the key {key[:40]!r} stands there twice")

@@ -22,6 +22,7 @@ from typing import Any
 
 import regex
 
+from ...specs import patterns
 from ...specs.tasks import (
     Check,
     IfevalCheck,
@@ -80,10 +81,13 @@ _missing: dict[str, str | None] = {}
 
 def missing_resource(check: Check) -> str | None:
     """Why `check` can never be scored on this machine, or None. Tried once, then remembered."""
-    if isinstance(check, PluginCheck):  # it may have nothing to say about the trial text
-        return plugins.missing(check)
-    if not isinstance(check, IfevalCheck):
-        return None  # it needs nothing but the response, which a pattern may still run away on
+    match check:
+        case PluginCheck():  # it may have nothing to say about the trial text
+            return plugins.missing(check)
+        case WordsCheck() | MentionsCheck() | RepetitionCheck():
+            return None
+        case RegexCheck() if not patterns.may_run_away(check.pattern):
+            return None
     key = repr(check)
     if key not in _missing:
         verdict = _decide(check, TRIAL_TEXT, TRIAL_TEXT)

@@ -210,8 +210,11 @@ def test_the_frozen_policy(frozen: FrozenPolicy, models: dict[str, Path]) -> Non
 
     # With nothing to compare to, a fresh start is the proof.
     process, prints = frozen._process, prints_of(models["new"])
+    left_behind = models["old"].parent / "frozen-000002"  # by an earlier process
+    left_behind.mkdir()
     frozen.serve(models["old"], 1, prints_of(models["old"]))
     assert frozen._process is not process
+    assert not left_behind.exists()
 
     # Other weights, in place; the server proves that it has them.
     process = frozen._process
@@ -232,6 +235,9 @@ def test_the_frozen_policy(frozen: FrozenPolicy, models: dict[str, Path]) -> Non
     # Weights that are not what they are said to be are not sampled from.
     with pytest.raises(PolicyServerError, match="does not serve"):
         frozen.serve(models["old"], 4, prints_of(models["new"]))
+    no_number = [p.model_copy(update={"logprobs": [float("nan")] * len(p.logprobs)}) for p in prints]
+    with pytest.raises(PolicyServerError, match="nan nats"):
+        frozen.serve(models["old"], 4, no_number)
     assert frozen.version == 3
     frozen.serve(models["old"], 5, prints_of(models["old"]))
     assert frozen.sample(requests, seed=3) == first

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 from ...specs.errors import Problem, shortened
 from ...specs.loader import SpecError
+from ...specs.yamlnodes import once
 
 #: What can be read, by the end of a file's name.
 FORMATS = (".jsonl", ".json", ".csv", ".parquet")
@@ -71,7 +72,7 @@ def parse_row(path: Path, number: int, line: bytes) -> dict[str, Any]:
     column, message = 1, ""
     try:
         # Without its end: what is cut short is at fault where it stops, not on a next line.
-        row = json.loads(line.decode("utf-8").rstrip("\r\n"), object_pairs_hook=_once)
+        row = json.loads(line.decode("utf-8").rstrip("\r\n"), object_pairs_hook=once)
         if isinstance(row, dict):
             return row
         message = f"a row must be a JSON object, not {type(row).__name__}"
@@ -170,15 +171,6 @@ def _json(path: Path) -> Iterator[RawRow]:
         else:
             message = f"a row must be a JSON object, not {type(row).__name__}"
         yield RawRow(f"{path}[{number}]", number, Problem(str(path), 1, 1, f"[{number}]", message))
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    row = dict(pairs)
-    if len(row) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {shortened(twice)!r} occurs twice")
-    return row
 
 
 class _Repetitive(dict[str, Any]):

@@ -115,23 +115,20 @@ class FrozenPolicy:
 
         Raises `PolicyServerError`.
         """
-        before = self.model
         self.model = folder
         is_up = self._process is not None and self._process.poll() is None
         if not (is_up and self._reloaded(prints)):
             self.stop()
         self._start()
-        if (distance := self._distance(prints)) > TOLERANCE:
+        if not (distance := self._distance(prints)) <= TOLERANCE:  # not a number is refused too
             raise PolicyServerError(
                 f"the frozen policy does not serve {folder}: its log-probabilities are {distance:.3f} "
                 f"nats a token from the trainer's (at most {TOLERANCE:g})"
             )
         self._version, self._prints = version, prints
-        for old in folder.parent.glob("frozen-*"):  # of earlier processes, too
-            if folder.name.startswith("frozen-") and old != folder:
+        for old in folder.parent.glob("frozen-[0-9]*"):  # exports, those of earlier processes too
+            if old != folder:
                 shutil.rmtree(old, ignore_errors=True)
-        if before.name.startswith("frozen-") and before != folder:
-            shutil.rmtree(before, ignore_errors=True)
 
     def save(self, folder: Path) -> None:
         """Keep the weights that are served as `folder/policy`: links, where the file system has them.
