@@ -280,6 +280,9 @@ CONFLICTS = {
     "ckpt.max_num: 1": "must be 2 or more: OpenRLHF would delete the state that the run's newest",
     "ckpt.max_num: '1'": "must be 2 or more: OpenRLHF would delete",
     "ckpt.max_num: [-3]": "must be 2 or more: OpenRLHF would delete",
+    "actor.dual_clip: 1": "must be more than 1: OpenRLHF asserts it, but only once the model is loaded",
+    "actor.dual_clip: '0.5'": "must be more than 1: OpenRLHF asserts it",
+    "actor.dual_clip: 'nan'": "must be more than 1: OpenRLHF asserts it",
     "ckpt.max_mem: 100": "it is not to be set: it could delete what the run's newest checkpoint",
     "ckpt.best_metric_key: none": "it is not to be set: logging.evaluate_every keeps the best policy",
     "logger.wandb.key: SECRET": "it is not to be set: a key stands in no file; put it into the "
@@ -324,6 +327,13 @@ FREE = """
 def test_every_flag_of_openrlhf_is_decided(kl_coef: float) -> None:
     spec = spec_with({"kl_coef": kl_coef})
     assert sorted(flag for flag in flags.names() if conflict(flag, 2, spec) is None) == FREE
+
+
+@needs_openrlhf
+def test_a_dual_clip_that_openrlhf_takes(tmp_path: Path) -> None:
+    assert problems(tmp_path, "actor.dual_clip: 3.0") == []
+    (problem,) = problems(tmp_path, "actor.dual_clip: high")
+    assert "invalid float value: 'high'" in problem
 
 
 @needs_openrlhf

@@ -89,6 +89,8 @@ def conflict(flag: str, value: Any, spec: RunSpec) -> str | None:
             f"must be {LEAST_STATES} or more: OpenRLHF would delete the state that the run's newest "
             "checkpoint counts on before it has saved the next"
         )
+    if flag == "actor.dual_clip" and not _is_above(value, 1.0):
+        return "must be more than 1: OpenRLHF asserts it, but only once the model is loaded"
     if flag == "train.dynamic_batch_enable" and engine.micro_batch is not None:
         return "leave engine.micro_batch out then; this would go over it"
     if flag in FREE:
@@ -126,6 +128,15 @@ def _is_below(value: Any, least: int) -> bool:
         return any(float(part) < least for part in parts)
     except (TypeError, ValueError):
         return False
+
+
+def _is_above(value: Any, bound: float) -> bool:
+    """What is no number at all is told with its type."""
+    parts = value if isinstance(value, list) else [value]
+    try:
+        return all(float(part) > bound for part in parts)
+    except (TypeError, ValueError):
+        return True
 
 
 def _text(value: Any) -> str:
