@@ -335,8 +335,9 @@ def test_killed_between_the_records_of_a_step(service: Service) -> None:
 def test_a_checkpoint_counts_the_trainers_steps_and_is_gone_back_to(service: Service) -> None:
     service.take(0)
     theirs = service.run.openrlhf / "checkpoints"
-    for tag in ("global_step1", "global_step2"):
+    for tag in ("global_step1", "global_step2", "global_step10"):
         (theirs / "_actor" / tag).mkdir(parents=True)
+        (theirs / f"{tag}_hf").mkdir()
     (theirs / "_actor" / "latest").write_text("global_step2")  # the controller did not hear of it
     service.ask("POST", "/v1/steps/1/saved", {"path": str(theirs), "tag": "global_step1"})
     found = latest_checkpoint(service.run)
@@ -347,6 +348,9 @@ def test_a_checkpoint_counts_the_trainers_steps_and_is_gone_back_to(service: Ser
     service.kill(signal.SIGTERM)
     service.start("--resume")
     assert (theirs / "_actor" / "latest").read_text() == "global_step1"
+    # With later states beside it, it would be the oldest: the first that OpenRLHF deletes.
+    left = {path.name for path in (*theirs.iterdir(), *(theirs / "_actor").iterdir())}
+    assert left == {"_actor", "latest", "global_step1", "global_step1_hf"}
     assert service.ask("GET", "/v1/state")["steps_done"] == 1
     service.submit(1, 0, 0, "not claimed since then", expect=409)
     assert service.take(1) == second

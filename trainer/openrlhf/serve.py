@@ -12,6 +12,7 @@ import contextlib
 import gc
 import ipaddress
 import os
+import re
 import shutil
 import signal
 import sys
@@ -77,7 +78,7 @@ def serve(root: Path, host: str, port: int, resume: bool, say: Callable[[str], N
             spec, stored.recipe, tasks, run, "no" if not begun else "checkpoint" if resume else "log"
         )
         if resume:
-            set_back(run, past.checkpoint)
+            set_back(run, past.checkpoint, past.steps_done)
         elif begun:
             for step in range(max(0, past.steps_done - spec.evolver.lag), past.steps_done):
                 if spec.looks_after(step) and step != past.look:
@@ -107,11 +108,12 @@ def serve(root: Path, host: str, port: int, resume: bool, say: Callable[[str], N
         uvicorn.run(app, host=host, port=port, log_level="warning")
 
 
-def set_back(run: RunFolder, checkpoint: Path | None) -> None:
+def set_back(run: RunFolder, checkpoint: Path | None, steps_done: int) -> None:
     """Let OpenRLHF go on from the controller's checkpoint: it may have one that the controller missed.
 
-    What it handed in for the step after that it will roll out again.
-    Raises `StoredError` if that is gone.
+    What it handed in for the step after that it will roll out again. States and models of later steps are
+    removed: beside them the one that is gone back to would be the oldest, which OpenRLHF deletes first.
+    Raises `StoredError` if it is gone.
     """
     run.submitted.unlink(missing_ok=True)
     if checkpoint is None:
@@ -122,6 +124,10 @@ def set_back(run: RunFolder, checkpoint: Path | None) -> None:
     if not (states / saved.tag).is_dir():
         raise StoredError(f"{states / saved.tag}: gone, and the run's newest checkpoint counts on it")
     write_atomic(states / "latest", saved.tag)  # DeepSpeed reads there what to load
+    for later in (*states.iterdir(), *Path(saved.path).iterdir()):
+        number = re.fullmatch(r"global_step(\d+)(_hf)?", later.name)
+        if number and int(number[1]) > steps_done:
+            shutil.rmtree(later)
 
 
 def _chat(model: Path, policy: PolicyRole, engine: OpenrlhfEngine) -> Chat:
