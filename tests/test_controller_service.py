@@ -5,8 +5,10 @@ Nothing evolves in these runs: the frozen policy's vLLM server is never started 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -14,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +25,23 @@ import pytest
 import tiny
 from harnessrl.specs.loader import load_run_spec
 from harnessrl.trainer.data.load import load_tasks
+from harnessrl.trainer.openrlhf import client as client_module
 from harnessrl.trainer.openrlhf import service as service_module
+from harnessrl.trainer.openrlhf.client import AsyncClient, Client, ControllerError
 from harnessrl.trainer.openrlhf.serve import ExposedError, main, serve
-from harnessrl.trainer.openrlhf.wire import TOKEN_ENV, ClaimReply
+from harnessrl.trainer.openrlhf.wire import (
+    CONTROLLER_ENV,
+    FINISHED,
+    TOKEN_ENV,
+    ClaimReply,
+    SlotSample,
+    StepReport,
+)
 from harnessrl.trainer.provenance import provenance
 from harnessrl.trainer.runfolder import RunFolder, latest_checkpoint
 from harnessrl.trainer.stored import write_start
 
+fake_vllm = Path(__file__).with_name("fake_vllm.py")
 TOKEN = "a-token-of-a-test"
 STEPS, SLOTS, GROUP = 3, 2, 4
 REPORT = {"loss": 0.5, "grad_norm": 1.0, "clip_share": 0.0, "seconds": {"rollout": 1.0}}
@@ -55,8 +67,9 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["harnessrl.trainer.openrlhf.serve", "transformers.models.auto"])
 
 
-def run_service(argv: list[str], log: Path) -> None:
+def run_service(argv: list[str], log: Path, env: dict[str, str]) -> None:
     """The command, in a process of its own."""
+    os.environ |= env
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -69,8 +82,9 @@ def run_service(argv: list[str], log: Path) -> None:
 class Service:
     """A run's service in a process of its own, and a client of it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, env: dict[str, str] | None = None) -> None:
         self.run = RunFolder(root)
+        self.env = env or {}
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -84,7 +98,8 @@ class Service:
     def start(self, *args: str) -> None:
         """Start it (again), and wait until it answers."""
         argv = [str(self.run.root), "--port", str(self.port), *args]
-        self.process = FORKS.Process(target=run_service, args=(argv, self.run.root / "service.log"))
+        log = self.run.root / "service.log"
+        self.process = FORKS.Process(target=run_service, args=(argv, log, self.env))
         self.process.start()
         until = time.monotonic() + 60
         while time.monotonic() < until:
@@ -149,13 +164,25 @@ def text_of(step: int, slot: int, sample: int) -> str:
     )
 
 
+def command(run: RunFolder, *args: str) -> subprocess.CompletedProcess[str]:
+    """The command as a user starts it, to its end."""
+    words = [sys.executable, "-m", "harnessrl.trainer.openrlhf.serve", str(run.root), *args]
+    return subprocess.run(words, capture_output=True, text=True, timeout=120)
+
+
 @pytest.fixture
 def root(tmp_path: Path, tiny_model: Path) -> Path:
     """A run folder that has not begun."""
     return make_run(tmp_path / "one", tiny_model)
 
 
-def make_run(folder: Path, model: Path, changes: dict[str, str] | None = None, redraws: int = 0) -> Path:
+def make_run(
+    folder: Path,
+    model: Path,
+    changes: dict[str, str] | None = None,
+    redraws: int = 0,
+    probe: bool = False,
+) -> Path:
     tiny.write_spec(folder, model)
     spec = SPEC.format(model=model, redraws=redraws)
     for old, new in (changes or {}).items():
@@ -165,7 +192,7 @@ def make_run(folder: Path, model: Path, changes: dict[str, str] | None = None, r
     loaded = load_run_spec(folder / "served.yaml", None, {})
     run = RunFolder(folder / "run")
     run.root.mkdir()
-    write_start(run, loaded.spec, load_tasks(loaded), provenance(3, "", probe=False))
+    write_start(run, loaded.spec, load_tasks(loaded), provenance(3, "", probe=probe))
     return run.root
 
 
@@ -197,6 +224,62 @@ def test_a_whole_run(service: Service) -> None:
     assert rows[-1]["rollouts"]["train"] == STEPS * SLOTS * GROUP
     assert tiny.rows(service.run.events)[-1]["type"] == "run_finished"
     assert service.run.report.exists()
+    service.claim(STEPS, 0, 0, expect=409)  # there is no step more
+    service.kill(signal.SIGTERM)
+    # Finished is finished: whoever starts it again is told so, and nothing is touched.
+    before = {path: path.read_bytes() for path in service.run.root.rglob("*") if path.is_file()}
+    for args in (["--check"], ["--resume"], []):
+        again = command(service.run, *args)
+        assert again.returncode == FINISHED, again.stderr
+        assert f"{service.run.root} is finished already; its report: " in again.stderr
+    assert before == {path: path.read_bytes() for path in service.run.root.rglob("*") if path.is_file()}
+
+
+def test_what_there_is_to_serve_can_be_asked(service: Service) -> None:
+    assert command(service.run, "--check").returncode == 0  # it runs, or could go on
+    service.run.spec.write_text("name: 1\n")
+    damaged = command(service.run, "--check")
+    assert damaged.returncode == 2 and "spec.yaml" in damaged.stderr
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"grad_norm": math.inf}, "grad_norm is inf"),
+        ({"loss": math.nan, "kl": math.nan}, "loss is nan, kl is nan"),
+    ],
+)
+def test_a_step_that_is_no_number_ends_the_run(
+    wrong: dict[str, float], says: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.take(0)
+    service.roll_out(1)
+    service.ask("GET", "/v1/steps/1/advantages")
+    client = trainer_client(service, monkeypatch)
+    with pytest.raises(ControllerError, match=f"HTTP 410.*step 1 .*{says}"):
+        client.step_done(1, StepReport(**{**REPORT, **wrong}))  # type: ignore[arg-type]
+    assert [row["step"] for row in tiny.rows(service.run.metrics)] == [0]
+    assert not any(row["step"] == 1 for row in tiny.rows(service.run.events))
+
+
+def test_a_proxy_has_nothing_to_do_with_the_controller(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nobody listens there
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(client_module, "PATIENCE", 1.0)
+    assert trainer_client(service, monkeypatch).state().steps == STEPS
+    claim = asyncio.run(AsyncClient().claim(SlotSample(step=0, slot=0, sample=0)))
+    assert claim.task_id == service.claim(0, 0, 0)["task_id"]
+
+
+def trainer_client(service: Service, monkeypatch: pytest.MonkeyPatch) -> Client:
+    """As OpenRLHF's processes talk to the service."""
+    monkeypatch.setenv(CONTROLLER_ENV, str(service.http.base_url))
+    monkeypatch.setenv(TOKEN_ENV, TOKEN)
+    return Client()
 
 
 def test_claims_say_what_a_rollout_is_and_repeat(service: Service) -> None:
@@ -361,14 +444,7 @@ def test_a_checkpoint_that_is_gone_is_told(service: Service) -> None:
     service.take(0)
     service.ask("POST", "/v1/steps/1/saved", {"path": "/nowhere", "tag": "global_step1"})
     service.kill(signal.SIGTERM)
-    command = [
-        sys.executable,
-        "-m",
-        "harnessrl.trainer.openrlhf.serve",
-        str(service.run.root),
-        "--resume",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = command(service.run, "--resume")
     assert done.returncode == 2
     assert "/nowhere/_actor/global_step1: gone" in done.stderr
 
@@ -447,8 +523,7 @@ def test_a_look_survives_its_controller(
 
 
 def test_two_controllers_at_once(service: Service) -> None:
-    command = [sys.executable, "-m", "harnessrl.trainer.openrlhf.serve", str(service.run.root)]
-    second = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    second = command(service.run)
     assert second.returncode == 2
     assert "another process" in second.stderr
 
@@ -530,3 +605,101 @@ def test_tied_slots_are_redrawn_and_a_kill_changes_nothing(tmp_path: Path, tiny_
 
 def test_without_redraws_no_engine_waits_for_the_judging(service: Service) -> None:
     assert redraw(service, 0) == ([], 0)
+
+
+# --- the frozen policy's server --------------------------------------------------------------------
+
+PROBES = {"probe_samples: 0": "probe_samples: 1"}
+
+
+class Frozen:
+    """A service whose frozen policy's vLLM is a stub (tests/fake_vllm.py)."""
+
+    def __init__(self, folder: Path, model: Path, how: str) -> None:
+        folder.mkdir()
+        self.how, self.journal = folder / "how", folder / "journal"
+        self.how.write_text(how)
+        self.journal.touch()
+        python = folder / "python"
+        python.write_text(
+            f'#!/bin/sh\nexec "{sys.executable}" "{fake_vllm}" "{self.how}" "{self.journal}" "$@"\n'
+        )
+        python.chmod(0o755)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        changes = {**PROBES, "device: cpu": f"device: cpu, serve: {{policy: {{port: {port}}}}}"}
+        proxies = {"HTTP_PROXY": "http://127.0.0.1:9", "ALL_PROXY": "http://127.0.0.1:9", "NO_PROXY": ""}
+        root = make_run(folder, model, changes, probe=True)
+        self.service = Service(root, {"OPENRLHF_PYTHON": str(python), **proxies})
+
+    def started(self) -> list[int]:
+        """Process ids of its vLLM, and of that one's child."""
+        return [int(line) for line in self.journal.read_text().split() if line.isdigit()]
+
+    def wait(self, there: Callable[[], bool], seconds: float = 60.0) -> None:
+        until = time.monotonic() + seconds
+        while not there():
+            assert time.monotonic() < until, (self.service.run.root / "service.log").read_text()
+            time.sleep(0.1)
+
+    def all_ended(self) -> bool:
+        return not any(_lives(pid) for pid in self.started())
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("how", "number"),
+    [("mute", signal.SIGTERM), ("hangs", signal.SIGINT), ("mute", signal.SIGKILL)],
+    ids=["while it starts", "in a probe", "killed while it starts"],
+)
+def test_whatever_ends_the_controller_ends_the_frozen_policys_server(
+    how: str, number: int, tmp_path: Path, tiny_model: Path
+) -> None:
+    frozen = Frozen(tmp_path / "one", tiny_model, how)
+    frozen.service.start("--resume")
+    try:
+        assert frozen.service.http.post("/v1/begin").status_code == 202
+        frozen.wait(lambda: len(frozen.started()) == 2)
+        if how == "hangs":
+            frozen.wait(lambda: "asked" in frozen.journal.read_text())
+        assert not frozen.all_ended()
+        frozen.service.kill(number)
+        if number != signal.SIGKILL:
+            assert frozen.all_ended()  # it was ended first
+            log = (frozen.service.run.root / "service.log").read_text()
+            assert "the run ends" not in log  # to be stopped is no fault of the run's
+        frozen.wait(frozen.all_ended, 30)
+    finally:
+        for pid in frozen.started():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_a_probe_that_the_controller_was_killed_in_is_made_up_for(
+    tmp_path: Path, tiny_model: Path
+) -> None:
+    frozen = Frozen(tmp_path / "one", tiny_model, "hangs")
+    service = frozen.service
+    service.start("--resume")
+    try:
+        assert service.http.post("/v1/begin").status_code == 202  # the trainer says so once
+        frozen.wait(lambda: "asked" in frozen.journal.read_text())
+        service.kill()
+        frozen.how.write_text("answers")
+        service.start()
+        service.claim(0, 0, 0)  # what it claims waits for the probe
+        found = [(r["type"], r.get("split")) for r in surviving(service.run)]
+        assert found == [("run_started", None), ("probe", "train"), ("probe", "held_out")]
+        service.take(0)
+        assert service.ask("POST", "/v1/begin") == {"state": "done"}
+        assert [r["type"] for r in surviving(service.run)].count("probe") == 2
+    finally:
+        service.kill(signal.SIGTERM)
+    assert frozen.all_ended()

@@ -114,7 +114,7 @@ def test_the_frozen_policys_requests_carry_them(
         chat = Chat(AutoTokenizer.from_pretrained(model), 64, kwargs)
         policy = FrozenPolicy(engine, model, chat, tmp_path / "log")
         # Its server runs already, as far as it knows.
-        policy._process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+        policy.server.process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, start_new_session=True)
         policy.sample([Request("Why?", ("a",)), Request("How?", ("b",))], seed=0)
         policy.close()
     assert [body["chat_template_kwargs"] for body in server.bodies] == [kwargs, kwargs]

@@ -23,7 +23,7 @@ from ..memory.events import EventLog, next_version
 from ..memory.records import Accepted, AnyRecord, Decision, StepSummary
 from ..specs.harness import HarnessState
 from ..specs.schema import RunSpec
-from .metrics import step_metrics
+from .metrics import check_finite, step_metrics
 from .people import answer_request, open_requests, refuse
 from .requests import HarnessRequest
 from .slots import Runner, Slots, judge_now
@@ -104,8 +104,9 @@ class Controller:
 
         `say` hears what is being done; `tell` what a person should not miss (alarms, answers). An
         accepted update becomes the next harness version here, between steps, never inside one.
-        Raises `ClaimError` while rollouts are missing.
+        Raises `ClaimError` while rollouts are missing, and `NotFiniteError`: nothing is recorded then.
         """
+        check_finite(step, asdict(stats))
         batch, aside = self.slots.complete(step), self.slots.aside(step)
         groups = [*batch, *aside]
         rollouts = [rollout for group in groups for rollout in group.rollouts()]

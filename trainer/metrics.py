@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,24 @@ from ..memory.rollouts import Rollout
 from ..specs.harness import HarnessState
 from ..specs.sampling import effective_tasks, probabilities, stream
 from ..specs.schema import RunSpec
+
+
+class NotFiniteError(Exception):
+    """An engine reports a step of which nothing can be learnt; the message says which and what."""
+
+
+def check_finite(step: int, figures: Mapping[str, float | None]) -> None:
+    """Raises `NotFiniteError` for loss, gradient norm or the like that is NaN or infinite."""
+    wrong = [
+        f"{name} is {value}"
+        for name, value in figures.items()
+        if value is not None and not math.isfinite(value)
+    ]
+    if wrong:
+        raise NotFiniteError(
+            f"step {step} (the first is 0): {', '.join(wrong)}; nothing of this step is kept. A resume "
+            "comes to the same: start again with a lower engine.learning_rate, or fewer engine.epochs"
+        )
 
 
 def step_metrics(

@@ -216,6 +216,7 @@ def _after_log(log: EventLog, spec: RunSpec, tasks: Tasks, run: RunFolder) -> Pa
     """
     summaries = [record for record in read_log(run.events) if isinstance(record, StepSummary)]
     if not summaries:
+        _void(log, tasks, run, -1)
         return None
     last = summaries[-1]
     usage = {name: last.metrics[name] for name in asdict(Usage())}

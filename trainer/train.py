@@ -48,8 +48,8 @@ def train(
 ) -> Result:
     """Train to the end, or to the first Ctrl-C (which saves a checkpoint after the current step).
 
-    Raises `RunBusyError`, `PolicyNotFoundError`, `PromptError`, `KeyMissingError`, `UnscoredError`, or
-    `OSError` (disk full).
+    Raises `RunBusyError`, `PolicyNotFoundError`, `PromptError`, `KeyMissingError`, `UnscoredError`,
+    `NotFiniteError`, or `OSError` (disk full).
     """
     with contextlib.ExitStack() as stack:
         display = stack.enter_context(Display(spec.engine.steps))

@@ -31,6 +31,7 @@ from tenacity.wait import wait_random_exponential
 
 from ...specs.schema import Endpoint
 from ..usage import RoleUsage, Usage
+from .address import is_local
 from .replicas import Replica, Replicas
 
 T = TypeVar("T")
@@ -275,7 +276,7 @@ def _client(spec: Endpoint, base_url: str) -> AsyncOpenAI:
         timeout=spec.timeout,
         # langchain-openai shares one HTTP client among all chat models of an address, over event loops
         # and after it was closed; each role has its own.
-        http_async_client=DefaultAsyncHttpxClient(timeout=spec.timeout),
+        http_async_client=DefaultAsyncHttpxClient(timeout=spec.timeout, trust_env=not is_local(base_url)),
         max_retries=0,  # retries are ours: the next attempt may go to another replica
         use_responses_api=False,
         cache=False,

@@ -20,7 +20,8 @@ from harnessrl.specs.openrlhf import OpenrlhfEngine
 from harnessrl.specs.schema import Endpoint, Scalar
 from harnessrl.specs.schema import Judge as JudgeSpec
 from harnessrl.trainer.chat import Chat
-from harnessrl.trainer.openrlhf.frozen import FrozenPolicy, PolicyServerError
+from harnessrl.trainer.openrlhf.frozen import FrozenPolicy
+from harnessrl.trainer.openrlhf.server import PolicyServerError
 from harnessrl.trainer.openrlhf.wire import Fingerprint
 
 pytestmark = pytest.mark.engines
@@ -209,27 +210,27 @@ def test_the_frozen_policy(frozen: FrozenPolicy, models: dict[str, Path]) -> Non
     assert all(sample.token_ids for sample in frozen.sample(many, seed=3))
 
     # With nothing to compare to, a fresh start is the proof.
-    process, prints = frozen._process, prints_of(models["new"])
+    process, prints = frozen.server.process, prints_of(models["new"])
     left_behind = models["old"].parent / "frozen-000002"  # by an earlier process
     left_behind.mkdir()
     frozen.serve(models["old"], 1, prints_of(models["old"]))
-    assert frozen._process is not process
+    assert frozen.server.process is not process
     assert not left_behind.exists()
 
     # Other weights, in place; the server proves that it has them.
-    process = frozen._process
+    process = frozen.server.process
     frozen.serve(models["new"], 2, prints)
     assert frozen.version == 2
-    assert frozen._process is process, "the weights were not taken in place"
+    assert frozen.server.process is process, "the weights were not taken in place"
     second = frozen.sample(requests, seed=3)
     assert second != first
 
     # Without the head in the file, vLLM takes the weights and keeps the old head: it is started anew.
     frozen.serve(models["old"], 2, prints_of(models["old"]))
-    process = frozen._process
+    process = frozen.server.process
     frozen.serve(models["headless"], 3, prints)
     assert frozen.version == 3
-    assert frozen._process is not process
+    assert frozen.server.process is not process
     assert frozen.sample(requests, seed=3) == second
 
     # Weights that are not what they are said to be are not sampled from.

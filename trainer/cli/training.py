@@ -165,6 +165,7 @@ def _run(spec: Any, recipe: str, tasks: Tasks, run: RunFolder, resume: bool, wit
     from ...agents.roles.client import KeyMissingError
     from ...specs.harness import UpdateError
     from ..local.model import PolicyNotFoundError
+    from ..metrics import NotFiniteError
     from ..runfolder import RunBusyError
     from ..train import UnscoredError
     from ..train import train as train_run
@@ -175,6 +176,8 @@ def _run(spec: Any, recipe: str, tasks: Tasks, run: RunFolder, resume: bool, wit
         fail(str(error), BAD_INPUT)
     except KeyboardInterrupt:
         fail(f"stopped in the middle of a step; go on with: harnessrl train --resume {run.root}")
+    except NotFiniteError as error:
+        fail(str(error))
     except (OSError, UnscoredError, sqlite3.Error) as error:
         fail(f"{error}; go on with: harnessrl train --resume {run.root}")
     _tell_end(result)

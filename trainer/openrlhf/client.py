@@ -46,9 +46,12 @@ def _address() -> str:
     return url.rstrip("/")
 
 
-def _headers() -> dict[str, str]:
+def _settings() -> dict[str, Any]:
+    """Of either client. A proxy that the environment names is for the world outside."""
     token = os.environ.get(TOKEN_ENV)
-    return {"authorization": f"Bearer {token}"} if token else {}
+    bearer = {"authorization": f"Bearer {token}"} if token else {}
+    headers = {"content-type": "application/json", **bearer}
+    return {"base_url": _address(), "headers": headers, "trust_env": False}
 
 
 class _Patience:
@@ -87,9 +90,7 @@ class AsyncClient:
         limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
         # Waiting for a free connection is no outage.
         timeout = httpx.Timeout(TIMEOUT, pool=None)
-        self._http = httpx.AsyncClient(
-            base_url=_address(), headers=_headers(), limits=limits, timeout=timeout
-        )
+        self._http = httpx.AsyncClient(**_settings(), limits=limits, timeout=timeout)
 
     async def claim(self, where: SlotSample) -> ClaimReply:
         """What a rollout is. Raises `ControllerError`."""
@@ -103,7 +104,7 @@ class AsyncClient:
         patience = _Patience(path)
         while True:
             try:
-                response = await self._http.post(path, json=body.model_dump())
+                response = await self._http.post(path, content=body.model_dump_json())
                 if not _is_busy(response):
                     return _read(response, reply)
                 answered = True
@@ -116,7 +117,7 @@ class Client:
     """For the trainer: one request at a time."""
 
     def __init__(self) -> None:
-        self._http = httpx.Client(base_url=_address(), headers=_headers(), timeout=TIMEOUT)
+        self._http = httpx.Client(**_settings(), timeout=TIMEOUT)
 
     def state(self) -> StateReply:
         """Where the run stands. Raises `ControllerError`."""
@@ -155,11 +156,11 @@ class Client:
                 return response
 
     def _send(self, method: str, path: str, body: BaseModel | None = None) -> httpx.Response:
-        content: Any = None if body is None else body.model_dump()
+        content = None if body is None else body.model_dump_json()
         patience = _Patience(path)
         while True:
             try:
-                response = self._http.request(method, path, json=content)
+                response = self._http.request(method, path, content=content)
                 if not _is_busy(response):
                     return response
                 answered = True

@@ -9,13 +9,8 @@ steps of training change. What is not proved is started anew.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,20 +26,14 @@ from ...specs.openrlhf import OpenrlhfEngine
 from ...specs.sampling import stream
 from ...specs.schema import Endpoint
 from ..chat import Chat
+from .server import NAME, PolicyServerError, ServerProcess
 from .wire import Fingerprint
 
-#: Environment variable that names the Python which has vLLM, where it is not the controller's own.
-PYTHON_ENV = "OPENRLHF_PYTHON"
-NAME = "policy"
 #: Mean difference of log-probabilities (nats) that two servers of the same weights may have: 0.058 was
 #: measured for SmolLM2-135M in bf16, one of them with its matrix products in two halves.
 TOLERANCE = 0.1
 #: Weights that were loaded in place are believed if the movements differ by at most this share of them.
 PROOF = 0.25
-
-
-class PolicyServerError(PolicyError):
-    """The server does not start, or does not serve the weights it should."""
 
 
 class FrozenPolicy:
@@ -57,12 +46,11 @@ class FrozenPolicy:
         self.engine = engine
         self.model = model
         self.chat = chat
-        self.log = log
-        self._pid_file = log.with_suffix(".pid")
+        self.server = ServerProcess(engine, log)
+        self._closed = False
         self._version = version
-        self._process: subprocess.Popen[bytes] | None = None
         self._prints: Sequence[Fingerprint] = ()  # of the weights that are served
-        self._http = httpx.Client(base_url=f"http://127.0.0.1:{engine.serve.policy.port}", timeout=600.0)
+        self._http = self.server.http
         endpoint = Endpoint(
             base_urls=(f"http://127.0.0.1:{engine.serve.policy.port}/v1",),
             model=NAME,
@@ -93,7 +81,7 @@ class FrozenPolicy:
         """Sample one response a request, in order. Raises `PromptError` or `PolicyError`."""
         for prompt in dict.fromkeys(request.prompt for request in requests):
             self.check_prompt(prompt)
-        self._start()
+        self.server.start(self.model)
         questions = [
             Question(
                 [{"role": "user", "content": r.prompt}],
@@ -116,10 +104,9 @@ class FrozenPolicy:
         Raises `PolicyServerError`.
         """
         self.model = folder
-        is_up = self._process is not None and self._process.poll() is None
-        if not (is_up and self._reloaded(prints)):
-            self.stop()
-        self._start()
+        if not (self.server.is_up and self._reloaded(prints)):
+            self.server.stop()
+        self.server.start(folder)
         if not (distance := self._distance(prints)) <= TOLERANCE:  # not a number is refused too
             raise PolicyServerError(
                 f"the frozen policy does not serve {folder}: its log-probabilities are {distance:.3f} "
@@ -183,66 +170,12 @@ class FrozenPolicy:
         at_each: list[dict[str, Any]] = reply.json()["choices"][0]["prompt_logprobs"][1:]
         return [at[str(token)]["logprob"] for at, token in zip(at_each, token_ids[1:], strict=True)]
 
-    def _start(self) -> None:
-        """Start the server, unless it runs. Raises `PolicyServerError`."""
-        if self._process is not None and self._process.poll() is None:
-            return
-        self._end_orphan()
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                server_command(self.engine, self.model),
-                env=os.environ | server_environment(self.engine),
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # it has children of its own: they are ended with it
-            )
-        self._pid_file.write_text(str(self._process.pid))
-        until = time.monotonic() + self.engine.serve.timeout
-        while time.monotonic() < until:
-            if self._process.poll() is not None:
-                raise PolicyServerError(f"the frozen policy's server ended at its start; see {self.log}")
-            try:
-                if self._http.get("/health", timeout=5.0).status_code == 200:
-                    return
-            except httpx.TransportError:
-                pass
-            time.sleep(0.5)
-        self.stop()
-        limit = self.engine.serve.timeout
-        raise PolicyServerError(
-            f"the frozen policy's server was silent for engine.serve.timeout {limit:g} s; see {self.log}"
-        )
-
-    def stop(self) -> None:
-        """End the server and its children."""
-        if self._process is None:
-            return
-        self._process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=30)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._process = None
-        self._pid_file.unlink(missing_ok=True)
-
-    def _end_orphan(self) -> None:
-        """A server that a killed controller left behind would answer in the new one's place."""
-        with contextlib.suppress(OSError, ValueError):
-            pid = int(self._pid_file.read_text())
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if str(self.engine.serve.policy.port).encode() in words and NAME.encode() in words:
-                os.killpg(pid, signal.SIGKILL)
-        with contextlib.suppress(httpx.TransportError):
-            self._http.get("/health", timeout=5.0)
-            port = self.engine.serve.policy.port
-            raise PolicyServerError(f"port {port} of 127.0.0.1 is taken: set engine.serve.policy.port")
-
     def close(self) -> None:
-        """End the server and let go of connections."""
-        self.stop()
-        self._role.close()
-        self._http.close()
+        """End the server and let go of connections; whoever waits for a sample waits no longer."""
+        self.server.close()
+        if not self._closed:
+            self._closed = True
+            self._role.close()
 
 
 def _joined(parts: Iterable[Sequence[float]]) -> Floats:
@@ -255,44 +188,3 @@ def _link(source: str, target: str) -> None:
         os.link(os.path.realpath(source), target)  # a hub's cache has symbolic links
     except OSError:
         shutil.copy2(source, target)
-
-
-def server_command(engine: OpenrlhfEngine, model: Path) -> list[str]:
-    """The command that serves `model` for the critic."""
-    server = engine.serve.policy
-    flags: dict[str, Any] = {
-        "model": model,
-        "served-model-name": NAME,
-        "host": "127.0.0.1",
-        "port": server.port,
-        "dtype": "bfloat16",
-        "max-model-len": engine.max_prompt_tokens + engine.max_new_tokens,
-        "generation-config": "vllm",  # sampled as in training, not by what the model recommends
-    }
-    if engine.device == "cuda":
-        flags["gpu-memory-utilization"] = server.gpu_memory
-        flags["tensor-parallel-size"] = len(engine.policy_gpus)
-    else:
-        flags["enforce-eager"] = True
-        # vLLM 0.29 cannot take a seeded request's prompt in pieces on a CPU: its engine would die of it.
-        flags["no-enable-chunked-prefill"] = True
-        flags["max-num-batched-tokens"] = max(2048, flags["max-model-len"])
-    argv = [os.environ.get(PYTHON_ENV) or sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
-    for name, value in {**flags, **server.args}.items():
-        if value is True:
-            argv.append(f"--{name}")
-        elif value is not False:
-            argv += [f"--{name}", str(value)]
-    return argv
-
-
-def server_environment(engine: OpenrlhfEngine) -> dict[str, str]:
-    """What the server's environment needs besides."""
-    # Reloading weights is one of vLLM's development endpoints; the server listens on loopback only.
-    environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    if engine.device == "cuda":
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, engine.policy_gpus))
-    else:
-        environment |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-        environment |= {"TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1"}
-    return environment

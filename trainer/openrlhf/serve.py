@@ -10,21 +10,25 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import ipaddress
 import os
 import re
 import shutil
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from types import FrameType
 
 import uvicorn
+from fastapi import FastAPI
 
 from ...agents.policy import PromptError
+from ...agents.roles.address import is_loopback
 from ...agents.roles.client import KeyMissingError
 from ...memory.events import LogError
 from ...memory.files import write_atomic
@@ -35,15 +39,19 @@ from ..chat import Chat
 from ..local.model import PolicyNotFoundError, resolve
 from ..runfolder import RunBusyError, RunFolder, locked
 from ..start import assemble, begin_or_resume
-from ..stored import StoredError, read_stored
+from ..stored import Stored, StoredError, read_stored
 from .frozen import FrozenPolicy
 from .service import build_app
 from .session import Session
-from .wire import TOKEN_ENV, Saved
+from .wire import FINISHED, TOKEN_ENV, Saved
 
 
 class ExposedError(Exception):
     """The service would be open to other machines without a token."""
+
+
+class FinishedError(Exception):
+    """The run is finished already: it is not touched."""
 
 
 #: What is wrong with what was asked, rather than with the run.
@@ -59,18 +67,19 @@ BAD_INPUT = (
 )
 #: Groups judged at once. Each asks for all its verdicts together; a judge's own limits hold for them all.
 JUDGING_THREADS = 8
+#: Seconds that requests which are being answered get when the service ends.
+LEAVE = 5
 
 
 def serve(root: Path, host: str, port: int, resume: bool, say: Callable[[str], None]) -> None:
-    """Serve a run until it is ended. Raises `ExposedError`, and what `assemble` raises."""
+    """Serve a run until it is ended. Raises `ExposedError`, and what `check` and `assemble` raise."""
     token = os.environ.get(TOKEN_ENV, "").strip() or None  # an empty one would be everybody's
-    if token is None and not _is_loopback(host):
+    if token is None and not is_loopback(host):
         raise ExposedError(f"{host} can be reached from other machines: set {TOKEN_ENV}")
     run = RunFolder(root)
-    stored = read_stored(run)
+    stored = check(run)
     spec, tasks, engine = stored.spec, stored.tasks, stored.spec.engine
-    if not isinstance(engine, OpenrlhfEngine):
-        raise StoredError(f"{root}: engine.kind is {engine.kind}; this serves runs on openrlhf")
+    assert isinstance(engine, OpenrlhfEngine)
     with contextlib.ExitStack() as stack:
         stack.enter_context(locked(run))
         begun = run.events.exists()
@@ -97,15 +106,50 @@ def serve(root: Path, host: str, port: int, resume: bool, say: Callable[[str], N
         parts = stack.enter_context(assemble(spec, tasks, run, past, frozen, runner))
         session = Session(spec, tasks, run, parts, frozen, say, past.records)
         stack.callback(session.close)
-        done = session.step
-        if done and session.validation.is_due(done) and done not in session.validation.done:
-            say(f"the evaluation after step {done} was cut short; it is left out")
         app = build_app(session, token, stored.with_probe)
         # What is there by now stays; looking through it for garbage would hold requests up.
         gc.collect()
         gc.freeze()
         say(f"the controller of {root} listens on http://{host}:{port}; {session.step} steps are done")
-        uvicorn.run(app, host=host, port=port, log_level="warning")
+        _Server(app, host, port, session, frozen).run()
+
+
+class _Server(uvicorn.Server):
+    """Ends in bounded time, however busy it is, and the frozen policy's server with it."""
+
+    def __init__(
+        self, app: FastAPI, host: str, port: int, session: Session, frozen: FrozenPolicy
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(app, host, port, log_level="warning", timeout_graceful_shutdown=LEAVE)
+        )
+        self.session = session
+        self.frozen = frozen
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """SIGTERM, or Ctrl-C."""
+        if not self.session.stopping:
+            self.session.stopping = True
+            threading.Thread(target=self._end, daemon=True).start()
+        super().handle_exit(sig, frame)
+
+    def _end(self) -> None:
+        """GPUs are let go of first; whatever waits for the frozen policy waits no longer then."""
+        self.frozen.close()
+        time.sleep(2 * LEAVE)
+        # A thread still waits for something, a judge for one. All that was acknowledged is on disk.
+        os._exit(0)
+
+
+def check(run: RunFolder) -> Stored:
+    """A run that can be served. Raises `FinishedError`, `StoredError`, `SpecError` or `LogError`."""
+    stored = read_stored(run)
+    kind = stored.spec.engine.kind
+    if kind != "openrlhf":
+        raise StoredError(f"{run.root}: engine.kind is {kind}; this serves runs on openrlhf")
+    if stored.finished:
+        raise FinishedError(f"{run.root} is finished already; its report: {run.report}")
+    return stored
 
 
 def set_back(run: RunFolder, checkpoint: Path | None, steps_done: int) -> None:
@@ -137,15 +181,6 @@ def _chat(model: Path, policy: PolicyRole, engine: OpenrlhfEngine) -> Chat:
     return Chat(tokenizer, engine.max_prompt_tokens, policy.chat_template_kwargs)
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _say(text: str) -> None:
     print(f"{datetime.now():%H:%M:%S} {text}", flush=True)
 
@@ -157,14 +192,28 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8100)
     parser.add_argument("--resume", action="store_true", help="go back to the newest checkpoint")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help=f"only say whether there is something to serve: exit status 0, {FINISHED} if the run is "
+        "finished already, 2 if its folder is damaged",
+    )
     given = parser.parse_args()
     # The server of the frozen policy is ended on the way out.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     try:
-        serve(given.run, given.host, given.port, given.resume, _say)
+        if given.check:
+            check(RunFolder(given.run))
+        else:
+            serve(given.run, given.host, given.port, given.resume, _say)
+    except FinishedError as error:
+        print(error, file=sys.stderr)
+        sys.exit(FINISHED)
     except BAD_INPUT as error:
         print(error, file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,12 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
         if token is not None and not secrets.compare_digest(given.encode(), token.encode()):
             raise HTTPException(401, "the bearer token is missing or wrong")
 
+    def begin_now() -> None:
+        slow.start("the probe before training", lambda: session.begin(with_probe))
+
     async def between_steps() -> None:
+        if session.must_begin(with_probe) and not slow.running:
+            begin_now()
         if slow.running:
             raise HTTPException(503, f"busy with {slow.name}")
 
@@ -77,7 +82,7 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
     @v1.post("/begin")
     async def begin(response: Response) -> Progress:
         """Training starts up, so every endpoint is there: the probe before it starts too."""
-        slow.start("the probe before training", lambda: session.begin(with_probe))
+        begin_now()
         return _coded(WORKING if slow.running else DONE, response)
 
     @v1.post("/claim", response_model=ClaimReply, dependencies=open_step)
@@ -173,6 +178,8 @@ class _Slow:
         await asyncio.wait([task], timeout=HOLD)
         if not task.done():
             return WORKING
+        if self.session.stopping:
+            raise HTTPException(503, "the controller is about to end")
         self.session.alive()
         return DONE
 
@@ -180,6 +187,8 @@ class _Slow:
         try:
             job()
         except Exception as error:
+            if self.session.stopping:  # so was the frozen policy's server: that is no fault of the run
+                return
             self.session.ended = f"{self.name}: {type(error).__name__}: {error}"
             self.session.say(f"the run ends: {self.session.ended}")
 

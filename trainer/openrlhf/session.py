@@ -6,7 +6,6 @@ which nothing else is let in. Shapes: S slots a step, G samples a slot.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -15,14 +14,14 @@ from typing import Protocol
 
 from ...agents.policy import Freezable, Sample
 from ...agents.scoring.diagnosis import as_known
-from ...memory.events import complete_lines
-from ...memory.files import drop_unfinished_line, write_atomic
+from ...memory.files import write_atomic
 from ...memory.records import AnyRecord, RunFinished
 from ...specs.engines import GrpoEngine
 from ...specs.schema import RunSpec
 from ..controller import StepStats
 from ..data.load import Tasks
 from ..group import Submission
+from ..metrics import check_finite
 from ..probe import probe_run
 from ..report.build import build_report
 from ..runfolder import RunFolder, save_checkpoint
@@ -30,6 +29,7 @@ from ..slots import ClaimError
 from ..start import Parts
 from ..train import cannot_judge
 from ..validation import Validation
+from .journal import Journal
 from .wire import (
     AdvantagesReply,
     ClaimReply,
@@ -83,9 +83,10 @@ class Session:
         self.validation = Validation(spec, tasks, parts, run, past, frozen.save)
         self.finished = False
         self.ended: str | None = None  # why nothing more can be done
-        # What was handed in for the open step survives a restart of the controller.
+        self.stopping = False  # the process is about to end, and the run is not
+        self._begun = False
+        self._journal = Journal(run.submitted)
         self._replay()
-        self._journal = run.submitted.open("a", encoding="utf-8")
 
     def begin(self, with_probe: bool) -> None:
         """Before the first step."""
@@ -93,6 +94,16 @@ class Session:
             probe_run("before", self.parts, self.tasks, self.spec, self.say)
         if self.step == 0 and self.validation.is_due(0):
             self.validation.evaluate(0, None, self.say)
+        self._begun = True
+
+    def must_begin(self, with_probe: bool) -> bool:
+        """Has something to be measured yet before the first step (by `begin`)?
+
+        The trainer asks for that once; a controller that was killed in it has to think of it itself.
+        """
+        if self._begun or self.step or self.ended is not None:
+            return False
+        return (with_probe and self.spec.logging.probe_samples > 0) or self.validation.is_due(0)
 
     def state(self) -> StateReply:
         """Where the run stands."""
@@ -109,6 +120,8 @@ class Session:
         """What a rollout is; asked again, the same. Raises `ClaimError` or `RunEndedError`."""
         self.alive()
         size = self.spec.engine.group_size
+        if self.step >= self.spec.engine.steps:
+            raise ClaimError(f"step {where.step}: all {self.step} steps of the run are done")
         if where.step != self.step or where.sample >= size:
             raise ClaimError(
                 f"step {where.step}, sample {where.sample}: the open step is {self.step}, "
@@ -136,7 +149,7 @@ class Session:
         """Take a rollout in; again, it changes nothing. Raises `ClaimError` or `RunEndedError`."""
         self.alive()
         if self._take(rollout):
-            self._write(rollout)
+            self._journal.write(rollout)
 
     def redraw(self, step: int) -> RedrawReply | None:
         """Which slots to roll out anew, or None while rollouts are out or being judged.
@@ -156,7 +169,7 @@ class Session:
         attempt = claims[0].attempt if claims else 0
         reply = RedrawReply(step=step, slots=[claim.slot for claim in claims], attempt=attempt)
         if claims and fresh:
-            self._write(reply)
+            self._journal.write(reply)
         return reply
 
     def advantages(self, step: int) -> AdvantagesReply | None:
@@ -173,18 +186,17 @@ class Session:
         )
 
     def finish_step(self, step: int, report: StepReport) -> None:
-        """Evidence into memory, the evolver's look, metrics. A step that is done already stays as it is.
+        """Evidence into memory, the evolver's look, metrics. A step that is done already stays as it is;
+        the evaluation after it, that its controller was killed in, is made up for.
 
         Raises `PolicyServerError`, and what `Controller.step_done` raises.
         """
         if step < self.step:
+            if step + 1 == self.step and report.policy is not None and self._must_evaluate():
+                self._serve(report, self.step)
+                self.validation.evaluate(self.step, self._reward_of(step), self.say)
             return
         parts = self.parts
-        waited = 0.0
-        if report.policy is not None:
-            waited = self.settle()  # a look beside training measures on the weights that are served now
-            self.say("loading the new weights into the frozen policy")
-            self.frozen.serve(Path(report.policy), step + 1, report.fingerprints)
         stats = StepStats(
             loss=report.loss,
             grad_norm=report.grad_norm,
@@ -192,6 +204,11 @@ class Session:
             kl=report.kl,
             plain_logprob_guided=report.plain_logprob_guided,
         )
+        check_finite(step, asdict(stats))  # before such weights are loaded
+        waited = 0.0
+        if report.policy is not None:
+            waited = self.settle()  # a look beside training measures on the weights that are served now
+            self._serve(report, step + 1)
         metrics = parts.controller.step_done(step, stats, self.say, self.say)
         metrics["seconds"] = report.seconds | metrics["seconds"]
         if "evolve_wait" in metrics["seconds"]:
@@ -204,7 +221,7 @@ class Session:
             self.validation.evaluate(step + 1, metrics["reward_mean"], self.say)
             metrics["seconds"]["evaluate"] = time.monotonic() - started
             self.run.write_metrics(parts.metrics)
-        self._journal.truncate(0)
+        self._journal.clear()
         self.step = step + 1
         self.say(
             f"step {self.step} of {self.spec.engine.steps}: reward {_shown(metrics['reward_mean'])}, "
@@ -270,10 +287,18 @@ class Session:
         """Let go of files."""
         self._journal.close()
 
-    def _write(self, line: SubmitRequest | RedrawReply) -> None:
-        """Into the journal: a killed process loses nothing that was acknowledged."""
-        self._journal.write(line.model_dump_json() + "\n")
-        self._journal.flush()
+    def _serve(self, report: StepReport, steps_done: int) -> None:
+        assert report.policy is not None
+        self.say("loading the new weights into the frozen policy")
+        self.frozen.serve(Path(report.policy), steps_done, report.fingerprints)
+
+    def _must_evaluate(self) -> bool:
+        """Is the evaluation after the last step due, and not on record?"""
+        return self.validation.is_due(self.step) and self.step not in self.validation.done
+
+    def _reward_of(self, step: int) -> float | None:
+        rewards: dict[int, float | None] = {row["step"]: row["reward_mean"] for row in self.parts.metrics}
+        return rewards.get(step)
 
     def _take(self, rollout: SubmitRequest) -> bool:
         """Hand a rollout to the controller; false if it was there already."""
@@ -285,22 +310,16 @@ class Session:
         return True
 
     def _replay(self) -> None:
-        """What was handed in and redrawn in the open step before the controller was restarted.
+        """Take in what was handed in and redrawn in the open step before the controller was restarted.
 
         The same slots are redrawn, whatever a judge makes of their rollouts the second time.
         """
-        if not self.run.submitted.exists():
-            return
-        drop_unfinished_line(self.run.submitted)
-        for row in map(json.loads, complete_lines(self.run.submitted)):
-            if row["step"] != self.step:
-                continue
-            if "slots" in row:
-                self.parts.controller.slots.refill(self.step, RedrawReply.model_validate(row).slots)
+        for line in self._journal.lines(self.step):
+            if isinstance(line, RedrawReply):
+                self.parts.controller.slots.refill(self.step, line.slots)
             else:
-                rollout = SubmitRequest.model_validate(row)
-                self.parts.controller.slots.claim(rollout.step, [rollout.slot])
-                self._take(rollout)
+                self.parts.controller.slots.claim(line.step, [line.slot])
+                self._take(line)
 
 
 def _shown(value: float | None) -> str:

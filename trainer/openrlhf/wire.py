@@ -11,12 +11,15 @@ CONTROLLER_ENV = "HARNESSRL_CONTROLLER"
 TOKEN_ENV = "HARNESSRL_TOKEN"
 #: `cpu` on a machine without a GPU (`engine.device`).
 DEVICE_ENV = "HARNESSRL_DEVICE"
+#: The controller's exit status for a run that is finished: there is nothing left to serve.
+FINISHED = 10
 
 
 class Wire(BaseModel):
     """Immutable; unknown fields are refused, so that two versions never misread one another."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # The controller is told of a loss that is no number (JSON has none such), and ends the run with it.
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
 
 
 class SlotSample(Wire):

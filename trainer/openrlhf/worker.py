@@ -42,8 +42,11 @@ class SlotGenerator(SamplesGenerator):  # type: ignore[misc]  # openrlhf has no 
     def generate_samples(self, **kwargs: Any) -> tuple[list[Any], None, int, bool]:
         """All rollouts of a step, slot by slot and sample by sample, and whether it is the last one.
 
-        What the controller redraws takes the place of what stood in its slot.
+        What the controller redraws takes the place of what stood in its slot. A run that was killed
+        between its last step and its end has no step left.
         """
+        if self.step >= self.steps:
+            return [], None, 0, True
         sleeps = self.args.vllm.enable_sleep
         if sleeps:
             batch_vllm_engine_call(self.vllm_engines, "wake_up")
