@@ -19,7 +19,7 @@ from harnessrl.specs.errors import SpecError
 from harnessrl.specs.loader import RECIPES, dump_yaml, load_run_spec
 from harnessrl.specs.openrlhf import OpenrlhfEngine
 from harnessrl.specs.schema import RunSpec
-from harnessrl.trainer.openrlhf import flags
+from harnessrl.trainer.openrlhf import flags, versions
 from harnessrl.trainer.openrlhf.argv import argv, as_argv, conflict
 from harnessrl.trainer.openrlhf.flags import FlagError
 from harnessrl.trainer.openrlhf.slots_file import write_slots
@@ -218,7 +218,7 @@ def test_checking_imports_neither_torch_nor_openrlhf() -> None:
 
 @needs_openrlhf
 def test_it_is_the_version_that_was_read() -> None:
-    assert flags.installed_version() == flags.VERSION
+    assert flags.installed_version() == versions.OPENRLHF
     assert len(flags.names()) > 130
 
 

@@ -110,8 +110,11 @@ def launch(
 def _script(spec: RunSpec, run: RunFolder) -> str:
     from ..openrlhf.script import ScriptError, launch_script
 
+    python = os.environ.get(OPENRLHF_PYTHON, sys.executable)
+    if os.sep in python:  # not a command's name: the script may be run from anywhere
+        python = os.path.abspath(python)
     try:
-        return launch_script(spec, run, sys.executable, os.environ.get(OPENRLHF_PYTHON, sys.executable))
+        return launch_script(spec, run, sys.executable, python)
     except ScriptError as error:
         fail(str(error), BAD_INPUT)
 

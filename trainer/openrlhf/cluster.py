@@ -6,19 +6,17 @@ python -m harnessrl.trainer.openrlhf.cluster GPUS     exits with 1, and says why
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import sys
 import urllib.request
 from typing import Any
 
-#: What OpenRLHF's processes import on every node.
-PACKAGES = ("harnessrl", "openrlhf", "vllm", "deepspeed")
+from .versions import missing, unfit
 
 
 def look() -> list[str]:
     """What this node lacks: packages, or the way to the controller."""
-    lacks = [f"no package {name}" for name in PACKAGES if importlib.util.find_spec(name) is None]
+    lacks = [f"no package {name}" for name in missing()] or unfit()
     url = f"{os.environ['HARNESSRL_CONTROLLER']}/health"
     try:
         urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=10).close()

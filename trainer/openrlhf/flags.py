@@ -26,9 +26,7 @@ from ...specs.loader import LoadedSpec
 from ...specs.schema import RunSpec
 from ..runfolder import RunFolder
 from .argv import argv, as_argv, conflict
-
-#: What argv.py was written for.
-VERSION = "0.11.2"
+from .versions import OPENRLHF
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
 
@@ -184,7 +182,7 @@ def _code() -> CodeType:
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'":
             kept += [part for part in node.body if not isinstance(part, ast.Import | ast.ImportFrom)]
     if len(kept) < 3:
-        raise RuntimeError(f"{path} is not what it was in OpenRLHF {VERSION}")
+        raise RuntimeError(f"{path} is not what it was in OpenRLHF {OPENRLHF}")
     return compile(ast.fix_missing_locations(ast.Module(kept, type_ignores=[])), str(path), "exec")
 
 

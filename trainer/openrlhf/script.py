@@ -16,7 +16,7 @@ from ...specs.openrlhf import OpenrlhfEngine, server_address
 from ...specs.schema import Endpoint, RunSpec
 from ..runfolder import RunFolder
 from .argv import WANDB_KEY_ENV, Flags, as_argv, flags, logs_to_wandb
-from .wire import CONTROLLER_ENV, TOKEN_ENV
+from .wire import CONTROLLER_ENV, FINISHED, TOKEN_ENV
 
 #: Put before everything else on PYTHONPATH where there is no GPU.
 CPU_FOLDER = Path(__file__).with_name("cpu")
@@ -77,6 +77,7 @@ def launch_script(spec: RunSpec, run: RunFolder, python: str, openrlhf_python: s
         key_envs=sorted(_key_envs(spec, engine)),
         job_envs=[CONTROLLER_ENV, TOKEN_ENV, *([WANDB_KEY_ENV] if logs_to_wandb(engine) else [])],
         servers=servers,
+        finished=FINISHED,
         training=_lines(training, run.root),
     )
 
