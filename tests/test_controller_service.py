@@ -354,6 +354,36 @@ def test_without_the_token_nothing_but_health(service: Service) -> None:
     assert "/v1/claim" in bare.get("/openapi.json").json()["paths"]
 
 
+def test_all_of_it_is_described(service: Service) -> None:
+    about = service.ask("GET", "/openapi.json")
+    codes = {}
+    for path, methods in about["paths"].items():
+        for method, call in methods.items():
+            assert call["description"], path
+            assert all(p.get("description") for p in call.get("parameters", [])), path
+            for code, answer in call["responses"].items():
+                assert answer["description"], (path, code)
+                assert answer["content"]["application/json"]["schema"], (path, code)
+            codes[f"{method} {path}"] = sorted(int(code) for code in call["responses"])
+    of_step = [200, 202, 401, 409, 410, 422, 503]
+    assert codes == {
+        "get /health": [200],
+        "get /v1/state": [200, 401],
+        "post /v1/begin": [200, 202, 401, 503],
+        "post /v1/claim": [200, 401, 409, 410, 422, 503],
+        "post /v1/submit": [200, 401, 409, 410, 422, 503],
+        "post /v1/steps/{step}/redraw": of_step,
+        "get /v1/steps/{step}/advantages": of_step,
+        "post /v1/steps/{step}/done": of_step,
+        "post /v1/steps/{step}/saved": of_step,
+        "post /v1/finish": [200, 202, 401, 410, 422, 503],
+    }
+    for name, schema in about["components"]["schemas"].items():
+        if "ValidationError" not in name:  # FastAPI's own
+            assert schema["description"], name
+            assert all(field.get("description") for field in schema["properties"].values()), name
+
+
 def test_refuses_to_be_open_to_others_without_a_token(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path, Request, Response
 from fastapi.responses import JSONResponse
 
 from ..slots import ClaimError
@@ -22,6 +22,7 @@ from .wire import (
     PolicyFolder,
     Progress,
     RedrawReply,
+    Refusal,
     Saved,
     SlotSample,
     StateReply,
@@ -32,8 +33,21 @@ from .wire import (
 
 #: Seconds that a request about something slow is held before the answer is "working".
 HOLD = 20.0
+#: Why a request is not carried out.
+NO_TOKEN = "The bearer token is missing or wrong."
+SENSELESS = "It makes no sense now: another step, slot or attempt is open, or it was not claimed."
+ENDED = "The run has ended, or must: what went wrong."
+BUSY = "Between two steps, or about to end: ask again."
+WAIT = "Not yet: ask again."
 DONE = Progress(state="done")
 WORKING = Progress(state="working")
+
+
+Step = Annotated[int, Path(description="Which step, from 0.")]
+
+
+def _refusal(why: str) -> dict[str, Any]:
+    return {"model": Refusal, "description": why}
 
 
 def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
@@ -58,8 +72,10 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
         title="HarnessRL controller",
         description="What each rollout of a run is, and what it is worth.",
     )
-    v1 = APIRouter(prefix="/v1", dependencies=[Depends(authorised)])
+    v1 = APIRouter(prefix="/v1", dependencies=[Depends(authorised)], responses={401: _refusal(NO_TOKEN)})
     open_step = [Depends(between_steps)]
+    of_step = {409: _refusal(SENSELESS), 410: _refusal(ENDED), 503: _refusal(BUSY)}
+    may_wait: dict[int | str, Any] = {202: {"model": Progress, "description": WAIT}, **of_step}
 
     @app.exception_handler(ClaimError)
     async def senseless(_: Request, error: Exception) -> JSONResponse:
@@ -79,18 +95,18 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
         """Where the run stands."""
         return session.state()
 
-    @v1.post("/begin")
+    @v1.post("/begin", responses={202: may_wait[202], 503: of_step[503]})
     async def begin(response: Response) -> Progress:
         """Training starts up, so every endpoint is there: the probe before it starts too."""
         begin_now()
         return _coded(WORKING if slow.running else DONE, response)
 
-    @v1.post("/claim", response_model=ClaimReply, dependencies=open_step)
+    @v1.post("/claim", response_model=ClaimReply, responses={**of_step}, dependencies=open_step)
     async def claim(where: SlotSample) -> Response:
         """What one rollout is: its task and its guidance. Asked again, the same."""
         return _json(session.claim(where))
 
-    @v1.post("/submit", response_model=Progress, dependencies=open_step)
+    @v1.post("/submit", response_model=Progress, responses={**of_step}, dependencies=open_step)
     async def submit(rollout: SubmitRequest) -> Response:
         """Hand a rollout in. Handed in again, nothing changes."""
         session.submit(rollout)
@@ -99,10 +115,10 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
     @v1.post(
         "/steps/{step}/redraw",
         response_model=RedrawReply,
-        responses={202: {"model": Progress}},
+        responses=may_wait,
         dependencies=open_step,
     )
-    async def redraw(step: int) -> Any:
+    async def redraw(step: Step) -> Any:
         """Which slots to roll out anew, once everything is in and judged. None: the step stands.
 
         Asked again before their rollouts are in, the same.
@@ -112,23 +128,23 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
     @v1.get(
         "/steps/{step}/advantages",
         response_model=AdvantagesReply,
-        responses={202: {"model": Progress}},
+        responses=may_wait,
         dependencies=open_step,
     )
-    async def advantages(step: int) -> Any:
+    async def advantages(step: Step) -> Any:
         """Advantages and rewards of a step, once everything is in and judged."""
         return await _held(lambda: session.advantages(step))
 
-    @v1.post("/steps/{step}/done")
-    async def step_done(step: int, report: StepReport, response: Response) -> Progress:
+    @v1.post("/steps/{step}/done", responses=may_wait)
+    async def step_done(step: Step, report: StepReport, response: Response) -> Progress:
         """The trainer has taken a step: evidence into memory, and the evolver looks."""
         if step > session.step:
             raise ClaimError(f"step {step} is done before step {session.step}")
         job = slow.finish(f"the end of step {step}", lambda: session.finish_step(step, report))
         return _coded(await job, response)
 
-    @v1.post("/steps/{step}/saved", dependencies=open_step)
-    async def saved(step: int, checkpoint: Saved, response: Response) -> Progress:
+    @v1.post("/steps/{step}/saved", responses=may_wait, dependencies=open_step)
+    async def saved(step: Step, checkpoint: Saved, response: Response) -> Progress:
         """A checkpoint of the trainer's after `step` steps is complete."""
         if session.looking:
             progress = await slow.finish(f"the look before checkpoint {step}", session.wait_for_look)
@@ -137,7 +153,7 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
         session.saved(step, checkpoint)
         return DONE
 
-    @v1.post("/finish")
+    @v1.post("/finish", responses={n: may_wait[n] for n in (202, 410, 503)})
     async def finish(policy: PolicyFolder, response: Response) -> Progress:
         """The trained policy lies in a folder: it is measured, and the report written."""
         job = slow.finish("the end of the run", lambda: session.finish(policy, with_probe))
