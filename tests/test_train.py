@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -430,3 +431,12 @@ def test_a_model_that_cannot_be_loaded(small: tiny.Paths, tiny_model: Path) -> N
     done = tiny.invoke("train", small.spec)
     assert done.exit_code == 2
     assert "cannot be loaded" in done.output
+
+
+def test_a_step_that_is_no_number_ends_the_run_with_its_name(small: tiny.Paths) -> None:
+    text = small.spec.read_text()
+    small.spec.write_text(text.replace("learning_rate: 1e-3", "learning_rate: 1e30\n  epochs: 2"))
+    done = tiny.invoke("train", small.spec, "--no-probe")
+    assert done.exit_code == 1
+    assert re.search(r"step \d+ \(the first is 0\): loss is nan, grad_norm is nan", done.output), done.output
+    assert "nan" not in "".join(file.read_text().lower() for file in small.run.glob("*.jsonl"))

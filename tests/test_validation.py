@@ -26,6 +26,7 @@ from harnessrl.trainer.openrlhf.wire import Fingerprint, SlotSample, StepReport,
 from harnessrl.trainer.runfolder import RunFolder
 from harnessrl.trainer.slots import judge_now
 from harnessrl.trainer.start import assemble, begin_or_resume
+from harnessrl.trainer.validation import Validation
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
@@ -259,6 +260,54 @@ def test_openrlhf_evaluates_the_weights_it_exports_for_that(tmp_path: Path, tiny
     assert (run.best / "policy" / "version").read_text() == "2"
     seconds = [row["seconds"] for row in tiny.rows(run.metrics)]
     assert ["evaluate" in row for row in seconds] == [False, True, True]
+
+
+def test_an_evaluation_that_the_controller_was_killed_in_is_made_up_for(
+    tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trainer, whose report was not answered, hands it in again."""
+    tiny.write_spec(tmp_path, tiny_model)
+    (tmp_path / "texts" / "apart.yaml").write_text(tiny.APART_YAML)
+    file = tmp_path / "served.yaml"
+    file.write_text(SERVED.format(model=tiny_model).replace("evaluate_every: 2", "evaluate_every: 1"))
+    spec = load_run_spec(file)
+    tasks = load_tasks(spec)
+    run = RunFolder(tmp_path / "runs" / "served")
+    run.root.mkdir(parents=True)
+    report = StepReport(loss=0, grad_norm=0, clip_share=0, policy=str(tmp_path / "frozen-1"))
+    server = ScriptedServer(["no", "see"])
+
+    class Killed(BaseException):
+        pass
+
+    def kill(*args: Any) -> None:
+        raise Killed
+
+    with assemble(
+        spec.spec, tasks, run, begin_or_resume(spec.spec, "", tasks, run, "no"), server
+    ) as parts:
+        session = Session(spec.spec, tasks, run, parts, server, lambda text: None)
+        session.begin(with_probe=False)
+        for sample in range(2):
+            where = SlotSample(step=0, slot=0, sample=sample)
+            session.claim(where)
+            session.submit(SubmitRequest(**where.model_dump(), text="a", token_ids=[1], finished=True))
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(Validation, "evaluate", kill)
+            session.finish_step(0, report)
+        session.close()
+    server = ScriptedServer(["no", "see"])
+    past = begin_or_resume(spec.spec, "", tasks, run, "log")
+    with assemble(spec.spec, tasks, run, past, server) as parts:
+        session = Session(spec.spec, tasks, run, parts, server, lambda text: None, past.records)
+        assert session.step == 1
+        for _ in range(2):  # once
+            session.finish_step(0, report)
+        session.close()
+    found = [r for r in read_log(run.events) if isinstance(r, Evaluation)]
+    assert [one.steps_done for one in found] == [0, 1]
+    assert found[1].training_reward == tiny.rows(run.metrics)[0]["reward_mean"]
+    assert (run.best / "policy" / "version").read_text() == ("1" if found[1].reward else "0")
 
 
 def test_the_best_policy_outlives_the_folder_that_was_served(tmp_path: Path, tiny_model: Path) -> None:

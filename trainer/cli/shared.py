@@ -84,7 +84,8 @@ def check_keys(loaded: LoadedSpec, roles: Sequence[str] = ("judge", "oracle", "e
 
 def check_flags(loaded: LoadedSpec) -> str:
     """How far OpenRLHF's command line could be checked; exits with 2 if OpenRLHF would refuse it."""
-    from ..openrlhf.flags import VERSION, installed_version, problems
+    from ..openrlhf.flags import installed_version, problems
+    from ..openrlhf.versions import OPENRLHF
 
     if found := problems(loaded):
         fail("\n".join(map(str, found)), BAD_INPUT)
@@ -92,7 +93,7 @@ def check_flags(loaded: LoadedSpec) -> str:
     if version is None:
         return (
             "OpenRLHF is not installed here: the names of engine.args are checked in their form only "
-            f"(`pip install --no-deps openrlhf=={VERSION}` is enough for more)"
+            f"(`pip install --no-deps openrlhf=={OPENRLHF}` is enough for more)"
         )
     return f"OpenRLHF {version} accepts the arguments"
 
