@@ -438,5 +438,6 @@ def test_a_step_that_is_no_number_ends_the_run_with_its_name(small: tiny.Paths) 
     small.spec.write_text(text.replace("learning_rate: 1e-3", "learning_rate: 1e30\n  epochs: 2"))
     done = tiny.invoke("train", small.spec, "--no-probe")
     assert done.exit_code == 1
-    assert re.search(r"step \d+ \(the first is 0\): loss is nan, grad_norm is nan", done.output), done.output
+    says = r"step \d+ \(the first is 0\): loss is nan, grad_norm is nan"
+    assert re.search(says, done.output), done.output
     assert "nan" not in "".join(file.read_text().lower() for file in small.run.glob("*.jsonl"))

@@ -362,6 +362,15 @@ def test_openrlhf_trained_on_what_was_redrawn(run: Run) -> None:
     assert ties == {row["step"]: row["tied_in_batch"] for row in rows}
 
 
+def test_a_third_start_leaves_the_finished_run_as_it_is(run: Run) -> None:
+    before = {path: path.stat().st_mtime_ns for path in run.folder.root.rglob("*")}
+    script = run.folder.root / "launch.sh"
+    third = subprocess.run(["bash", str(script)], capture_output=True, text=True, timeout=120)
+    assert third.returncode == 0, third.stderr
+    assert "is finished already" in third.stderr
+    assert {path: path.stat().st_mtime_ns for path in run.folder.root.rglob("*")} == before
+
+
 def test_nothing_is_left_running(run: Run) -> None:
     for pid in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
