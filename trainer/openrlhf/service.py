@@ -43,6 +43,7 @@ DONE = Progress(state="done")
 WORKING = Progress(state="working")
 
 
+Responses = dict[int | str, dict[str, Any]]  # as FastAPI wants it
 Step = Annotated[int, Path(description="Which step, from 0.")]
 
 
@@ -74,8 +75,8 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
     )
     v1 = APIRouter(prefix="/v1", dependencies=[Depends(authorised)], responses={401: _refusal(NO_TOKEN)})
     open_step = [Depends(between_steps)]
-    of_step = {409: _refusal(SENSELESS), 410: _refusal(ENDED), 503: _refusal(BUSY)}
-    may_wait: dict[int | str, Any] = {202: {"model": Progress, "description": WAIT}, **of_step}
+    of_step: Responses = {409: _refusal(SENSELESS), 410: _refusal(ENDED), 503: _refusal(BUSY)}
+    may_wait: Responses = {202: {"model": Progress, "description": WAIT}, **of_step}
 
     @app.exception_handler(ClaimError)
     async def senseless(_: Request, error: Exception) -> JSONResponse:
@@ -101,12 +102,12 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
         begin_now()
         return _coded(WORKING if slow.running else DONE, response)
 
-    @v1.post("/claim", response_model=ClaimReply, responses={**of_step}, dependencies=open_step)
+    @v1.post("/claim", response_model=ClaimReply, responses=of_step, dependencies=open_step)
     async def claim(where: SlotSample) -> Response:
         """What one rollout is: its task and its guidance. Asked again, the same."""
         return _json(session.claim(where))
 
-    @v1.post("/submit", response_model=Progress, responses={**of_step}, dependencies=open_step)
+    @v1.post("/submit", response_model=Progress, responses=of_step, dependencies=open_step)
     async def submit(rollout: SubmitRequest) -> Response:
         """Hand a rollout in. Handed in again, nothing changes."""
         session.submit(rollout)
