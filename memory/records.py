@@ -183,6 +183,17 @@ class NoProposal(Record):
     reason: str
 
 
+class RefusedProposal(Record):
+    """A proposal that could not be read, or that breaks a rule: it did not get to the critic."""
+
+    type: Literal["refused_proposal"] = "refused_proposal"
+    diagnosis_id: str
+    task_id: str
+    revision: int
+    proposed: str  # one line: the change, or what was answered instead of one
+    reason: str
+
+
 class Accepted(Record):
     """A new harness version (`harness_version`): its updates act from the step after `step` on."""
 
@@ -235,6 +246,7 @@ AnyRecord = Annotated[
     | Diagnosis
     | Decision
     | NoProposal
+    | RefusedProposal
     | Accepted
     | Refused
     | StepSummary

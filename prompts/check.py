@@ -18,7 +18,7 @@ from .rendering import environment, guided_prompt, render
 Values = dict[str, Any]
 
 _QUOTED = {"fence": "[mark]", "prompt": "a prompt", "response": "a response"}
-_CASE = {
+_CASE: Values = {
     "fence": "[mark]",
     "prompt": "a prompt",
     "rubric": (Criterion(text="a criterion", points=1.0),),
@@ -28,8 +28,21 @@ _CASE = {
     "refused": ["a decision"],
     "similar": ["a decision"],
     "interfaces": ("p", "g", "c"),
+    "measured": True,
 }
-_BARE = {**_CASE, "guidance": [], "refused": [], "similar": [], "interfaces": ("c",)}
+_BARE = {
+    **_CASE,
+    "guidance": [],
+    "refused": [],
+    "similar": [],
+    "interfaces": ("c",),
+    "measured": False,
+}
+_OPS = (
+    *("pause", "resume", "boost", "dampen"),
+    *("mount", "edit", "fade", "unmount"),
+    *("add", "rewrite", "split", "merge", "reweight", "gate", "retire", "restore"),
+)
 _LEVELS = [{"low": 1, "high": 5, "text": "poor"}, {"low": 6, "high": 10, "text": "good"}]
 
 #: What each template is given, once with everything and once with as little as may be.
@@ -62,8 +75,24 @@ GIVEN: dict[str, tuple[Values, ...]] = {
         {**_BARE, "pairs": [], "rival": None},
     ),
     "propose": (
-        {**_CASE, "most_points": "3", "judged": True},
-        {**_BARE, "most_points": "3", "judged": False},
+        {
+            **_CASE,
+            "ops": _OPS,
+            "retired": _CASE["rubric"],
+            "kept": [_CASE["rubric"][0].id],
+            "unusable": ["a proposal: a reason"],
+            "most_points": "3",
+            "judged": True,
+        },
+        {
+            **_BARE,
+            "ops": ("add",),
+            "retired": [],
+            "kept": [],
+            "unusable": [],
+            "most_points": "3",
+            "judged": False,
+        },
     ),
 }
 #: What a template has to show: otherwise its question is the same whatever is asked about.

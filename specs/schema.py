@@ -298,7 +298,8 @@ class Evolver(Strict, Checked):
     alpha: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.10
     """Chance of accepting a candidate with no gain, shared by all looks and revisions at it."""
     max_revisions: Annotated[int, Field(ge=0)] = 1
-    """How often a rejected candidate is revised before the failure is recorded (node 5)."""
+    """How often a rejected candidate is revised, or another proposal asked for where one could not be
+    used, before the failure is recorded (node 5)."""
     retrieve: Retrieve = Retrieve()
     """What is remembered."""
     attribute: Attribute = Attribute()

@@ -14,14 +14,23 @@ from harnessrl.agents.evolver.decision import Outcome
 from harnessrl.agents.evolver.evidence import Memory
 from harnessrl.agents.evolver.evolver import Evolver, Look, thread_id
 from harnessrl.agents.evolver.graph import Context, build_graph, diagnose_task
-from harnessrl.agents.evolver.proposers import Case, Catalogue, NoCandidate, content_key
+from harnessrl.agents.evolver.proposers import Case, Catalogue, NoCandidate, Unusable, content_key
 from harnessrl.memory.index import MemoryIndex
-from harnessrl.memory.records import Accepted, AnyRecord, Decision, Diagnosis, NoProposal
+from harnessrl.memory.records import (
+    Accepted,
+    AnyRecord,
+    Decision,
+    Diagnosis,
+    NoProposal,
+    RefusedProposal,
+)
 from harnessrl.specs.harness import HarnessState, apply
 from harnessrl.specs.sampling import effective_tasks, probabilities
 from harnessrl.specs.schema import CriticNode, Interfaces, Retrieve, RubricInterface, RunSpec
 from harnessrl.specs.tasks import Quality
 from harnessrl.specs.updates import Add, Mount, Pause, Unmount, Update
+from harnessrl.trainer.runfolder import RunFolder
+from harnessrl.trainer.studio.snapshot import take_snapshot
 from langgraph.checkpoint.sqlite import SqliteSaver
 from scripted import (
     PlainScorer,
@@ -58,7 +67,7 @@ def mount(*checklist: str, task: str = "t") -> Mount:
 class Proposals:
     """Proposes a list's entries one after the other, and keeps the cases it was shown."""
 
-    def __init__(self, *updates: Update) -> None:
+    def __init__(self, *updates: Update | NoCandidate) -> None:
         self.updates = list(updates)
         self.cases: list[Case] = []
 
@@ -183,6 +192,27 @@ def test_no_proposal(saver: SqliteSaver, tmp_path: Path) -> None:
     assert (nothing.id, nothing.diagnosis_id) == ("n-000001-t", "d-000001-t")
     assert nothing.reason == "nothing is left, 0 refused before"
     assert run.decisions == [] and run.critic.asked == []
+
+
+def test_a_proposal_that_cannot_be_used_is_followed_by_another(
+    saver: SqliteSaver, tmp_path: Path
+) -> None:
+    proposer = Proposals(Unusable("no op", "prose"), add("beta"), Unusable("no op", "more prose"))
+    run = Run(saver, tmp_path, proposer, Verdicts(False), spec=make_spec(max_revisions=2))
+    assert run.path == "retrieve attribute propose revise propose critic revise propose".split()
+    assert run.critic.asked == [(content_key(add("beta")), STEP, 1)]
+    first, last = (RefusedProposal.model_validate(r) for r in run.state["unusable"])
+    assert (first.id, first.revision, first.proposed) == ("r-000001-t-0", 0, "prose")
+    assert (last.id, last.revision, last.reason) == ("r-000001-t-2", 2, "no op")
+    assert [len(case.unusable) for case in proposer.cases] == [0, 1, 1]
+    assert [len(case.refused) for case in proposer.cases] == [0, 0, 1]
+    assert "no_proposal" not in run.state
+
+
+def test_studio_tells_of_a_look_without_a_usable_proposal(saver: SqliteSaver, tmp_path: Path) -> None:
+    Run(saver, tmp_path, Proposals(*[Unusable("no op", "prose")] * 2), Verdicts())
+    (thread,) = take_snapshot(RunFolder(tmp_path), tmp_path / "copy.sqlite")
+    assert thread.about["outcome"] == "refused" and "interface" not in thread.about
 
 
 def test_nothing_left_after_a_rejection(saver: SqliteSaver, tmp_path: Path) -> None:

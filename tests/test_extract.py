@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 import unicodedata
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +288,31 @@ def test_verdicts_are_kept_by_part_and_check(endpoint: ScriptedEndpoint, tmp_pat
     assert decide([new]) == ([None], 2)
     endpoint.answer = copying(lambda response, part: "42")
     assert decide([new]) == ([True], 1), "unscored is not kept"
+
+
+def test_verdicts_are_kept_as_they_come(tmp_path: Path) -> None:
+    """Whoever is stopped while an answer is still out has the others."""
+    path = tmp_path / "verdicts.sqlite"
+    answers = copying(last_number)
+    extracts = [extract(text) for text in ("It is 42", "slow 42", "It is 41")]
+
+    def answer(body: Body) -> Reply:
+        reply = answers(body)
+        reply.after = 60.0 if asked(body).response == "slow 42" else 0.0
+        return reply
+
+    with ThreadPoolExecutor(1) as beside:
+        with ScriptedEndpoint(answer) as endpoint, judge(endpoint, path, timeout=60, deadline=60) as by:
+            waiting = beside.submit(check_extracts, by, extracts, "train")
+            until = time.monotonic() + 10
+            while (kept := len(by.cache)) < 2 and time.monotonic() < until:  # type: ignore[arg-type]
+                time.sleep(0.01)
+        with pytest.raises(CancelledError):
+            waiting.result()
+    assert kept == 2
+    with ScriptedEndpoint(answers) as endpoint, judge(endpoint, path) as by:
+        assert [one.met for one in check_extracts(by, extracts, "train")] == [True, True, False]
+        assert [asked(body).response for body in endpoint.bodies] == ["slow 42"]
 
 
 # --- in the scorer --------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from harnessrl.memory.records import (
     NoProposal,
     Probe,
     Refused,
+    RefusedProposal,
     Resumed,
     RunFinished,
     RunStarted,
@@ -97,6 +98,16 @@ EVERY: list[AnyRecord] = [
     make_decision(ADD, gain=None, revision=1),
     NoProposal(
         id="n-1", step=1, harness_version=0, diagnosis_id="d-1", task_id="t", reason="nothing left"
+    ),
+    RefusedProposal(
+        id="r-1",
+        step=1,
+        harness_version=0,
+        diagnosis_id="d-1",
+        task_id="t",
+        revision=1,
+        proposed="prose",
+        reason="no JSON",
     ),
     make_decision(MOUNT, gain=None).model_copy(update={"author": "ann", "request": "0-1"}),
     make_decision(UNGATE, gain=None).model_copy(update={"diagnosis_id": None}),
@@ -224,7 +235,7 @@ def test_records_are_strict_and_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         summary(0).step = 3
     ids = {type(record).model_fields["type"].default for record in EVERY}
-    assert ids == {*(r.type for r in EVERY)} and len(ids) == 10
+    assert ids == {*(r.type for r in EVERY)} and len(ids) == 11
 
 
 def test_jsonl_lines_split_at_newlines_only(tmp_path: Path) -> None:

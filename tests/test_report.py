@@ -23,6 +23,7 @@ from harnessrl.memory.records import (
     Measurement,
     NoProposal,
     Probe,
+    RefusedProposal,
     Resumed,
     RunFinished,
     RunStarted,
@@ -172,6 +173,18 @@ def write_run(
                     diagnosis_id="diagnosis-0",
                     task_id="med-sleep",
                     reason="the catalogue is exhausted",
+                )
+            )
+            log.append(
+                RefusedProposal(
+                    id="refused-1",
+                    step=step,
+                    harness_version=version,
+                    diagnosis_id="diagnosis-0",
+                    task_id="med-sleep",
+                    revision=1,
+                    proposed="<b>Pay for everything!</b>",
+                    reason="not a proposal",
                 )
             )
     if finished:
@@ -416,6 +429,7 @@ def test_decisions_show_both_outcomes_and_missing_proposals(page: Page) -> None:
     assert page.raw.count('<span class="outcome">✓ accepted</span>') == 3
     assert page.raw.count('<span class="outcome">✗ rejected</span>') == 2
     assert "– no proposal the catalogue is exhausted" in page.text  # noqa: RUF001
+    assert "<b>Pay for everything!</b> – ✗ refused not a proposal" in page.text  # noqa: RUF001
     assert "not measured" in page.text and "tried before at this task" in page.text
     assert f"c retire '{WEAK.text}' (med-water)" in page.text
     assert "revision 1" in page.text

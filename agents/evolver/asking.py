@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from ...memory.records import Decision
 from ...memory.rollouts import Rollout
+from ...specs.schema import RunSpec
 from ...specs.tasks import Criterion
 from ...specs.updates import describe
 from ..roles.client import Role
@@ -21,7 +22,7 @@ SHOWN = 6
 MAX_TEXT = 300  # characters of a line that the model wrote
 
 
-def shown(case: Case, rollouts: Sequence[Rollout]) -> dict[str, Any]:
+def shown(case: Case, rollouts: Sequence[Rollout], spec: RunSpec) -> dict[str, Any]:
     """The values of a template about a case: the texts of others, and the mark that fences them."""
     task = case.harness.tasks[case.diagnosis.task_id]
     content = repr([task.prompt, [rollout.response for rollout in rollouts]])
@@ -32,7 +33,7 @@ def shown(case: Case, rollouts: Sequence[Rollout]) -> dict[str, Any]:
         "prompt": task.prompt,
         "rubric": case.harness.rubric(task.id),
         "guidance": [
-            line
+            f"{mounted.field}: {line}"
             for mounted in case.harness.of(task.id).guidance
             for line in (["the criteria"] if mounted.lines == "rubric" else mounted.lines)
         ],
@@ -43,6 +44,7 @@ def shown(case: Case, rollouts: Sequence[Rollout]) -> dict[str, Any]:
         ],
         "refused": [_told(decision, known) for decision in case.refused],
         "similar": [_told(decision, known) for decision in case.similar],
+        "measured": spec.evolver.critic.test == "measure",
     }
 
 
@@ -69,7 +71,7 @@ def one_line(text: str) -> str:
     return " ".join(printable.split())[:MAX_TEXT]
 
 
-def why(error: ValueError) -> str:
+def why(error: ValueError | RecursionError) -> str:
     """What is wrong with an answer, on one line."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]

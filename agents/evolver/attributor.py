@@ -71,7 +71,7 @@ def ask_for_interface(
     text = render(
         "attribute",
         spec.evolver.attribute.prompt,
-        **shown(case, rollouts),
+        **shown(case, rollouts, spec),
         pairs=[(name.replace("_", " "), n) for name, n in diagnosis.pairs.items()],
         rival=WORDS[diagnosis.rival] if diagnosis.rival else None,
         interfaces=choice,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...memory.records import AnyRecord, Decision, Diagnosis, NoProposal
+from ...memory.records import AnyRecord, Decision, Diagnosis, NoProposal, RefusedProposal
 from ...specs.harness import HarnessState, apply
 from ...specs.sampling import probabilities
 from ...specs.schema import RunSpec
@@ -69,7 +69,8 @@ class Evolver:
             state = self.graph.invoke(start, config, context=context)
             look.records.append(Diagnosis.model_validate(state["diagnosis"]))
             decisions = [Decision.model_validate(d) for d in state.get("decisions", [])]
-            look.records.extend(decisions)
+            unusable = [RefusedProposal.model_validate(r) for r in state.get("unusable", [])]
+            look.records.extend(sorted([*decisions, *unusable], key=lambda record: record.revision))
             look.accepted.extend(d for d in decisions if d.accepted)
             if state.get("no_proposal"):
                 look.records.append(NoProposal.model_validate(state["no_proposal"]))

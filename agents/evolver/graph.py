@@ -1,8 +1,9 @@
 """The harness evolver as a LangGraph state machine; one run of the graph works on one task.
 
     retrieve -> attribute -> propose -> critic -> (accepted: end)
-                    |            ^         |
-         (no owner: end)         +- revise-+  (rejected, at most `evolver.max_revisions` times)
+                    |          ^ |         |
+         (no owner: end)       | +-(refused, or rejected: at most `evolver.max_revisions` times)
+                               +---- revise
 
 The run of the graph starts from a diagnosis (`diagnose_task`): a failure class with its statistics.
 
@@ -23,7 +24,7 @@ from langgraph.types import Command
 from typing_extensions import TypedDict
 
 from ...memory.index import find, signature
-from ...memory.records import Decision, Diagnosis, NoProposal
+from ...memory.records import Decision, Diagnosis, NoProposal, RefusedProposal
 from ...specs.harness import HarnessState
 from ...specs.schema import RunSpec
 from ...specs.updates import UPDATE, describe
@@ -31,7 +32,7 @@ from .attribute import diagnose, owners
 from .attributor import Attributor
 from .critic import Critic
 from .evidence import Memory
-from .proposers import Case, NoCandidate, Proposer
+from .proposers import Case, NoCandidate, Proposer, Unusable
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class State(TypedDict, total=False):
     candidate: dict[str, Any] | None
     revision: int
     decisions: Annotated[list[dict[str, Any]], operator.add]
+    unusable: Annotated[list[dict[str, Any]], operator.add]  # proposals that the critic never saw
     no_proposal: dict[str, Any] | None
 
 
@@ -101,8 +103,8 @@ def attribute(state: State, runtime: Runtime[Context]) -> Command[Literal["propo
     )
 
 
-def propose(state: State, runtime: Runtime[Context]) -> Command[Literal["critic", "__end__"]]:
-    """One typed candidate, or the record that there is none."""
+def propose(state: State, runtime: Runtime[Context]) -> Command[Literal["critic", "revise", "__end__"]]:
+    """One typed candidate, or the record that there is none, or none that may be measured."""
     ctx = runtime.context
     diagnosis = Diagnosis.model_validate(state["diagnosis"])
     update = ctx.proposer.propose(_case(state, ctx, diagnosis))
@@ -112,14 +114,24 @@ def propose(state: State, runtime: Runtime[Context]) -> Command[Literal["critic"
             ctx.say(f"measuring {describe(update, known)}")
         candidate = update.model_dump(mode="json")
         return Command(update={"candidate": candidate}, goto="critic")
-    nothing = NoProposal(
-        id=f"n-{diagnosis.id[2:]}",
-        step=diagnosis.step,
-        harness_version=ctx.harness.version,
-        diagnosis_id=diagnosis.id,
-        task_id=diagnosis.task_id,
-        reason=update.reason,
-    )
+    about: dict[str, Any] = {
+        "step": diagnosis.step,
+        "harness_version": ctx.harness.version,
+        "diagnosis_id": diagnosis.id,
+        "task_id": diagnosis.task_id,
+        "reason": update.reason,
+    }
+    if isinstance(update, Unusable):
+        ctx.say(f"refused a proposal for {diagnosis.task_id}: {update.reason}")
+        revision = state["revision"]
+        refused = RefusedProposal(
+            id=f"r-{diagnosis.id[2:]}-{revision}", revision=revision, proposed=update.proposed, **about
+        )
+        return Command(
+            update={"candidate": None, "unusable": [refused.model_dump(mode="json")]},
+            goto="revise" if revision < ctx.spec.evolver.max_revisions else "__end__",
+        )
+    nothing = NoProposal(id=f"n-{diagnosis.id[2:]}", **about)
     update_state = {"candidate": None, "no_proposal": nothing.model_dump(mode="json")}
     return Command(update=update_state, goto="__end__")
 
@@ -155,7 +167,7 @@ def critic(state: State, runtime: Runtime[Context]) -> Command[Literal["revise",
 
 
 def revise(state: State) -> State:
-    """The measured reason is in `decisions`; the next proposal counts as one more revision."""
+    """Why is in `decisions` or in `unusable`; the next proposal counts as one more revision."""
     return {"revision": state["revision"] + 1, "candidate": None}
 
 
@@ -193,7 +205,8 @@ def _case(state: State, ctx: Context, diagnosis: Diagnosis) -> Case:
     """What is known about a task so far, in this run of the graph and before it."""
     here = [Decision.model_validate(d) for d in state.get("decisions", [])]
     refused = [*_decisions(ctx.memory, state["within"]), *here]
-    return Case(diagnosis, ctx.harness, _decisions(ctx.memory, state["cross"]), refused)
+    unusable = [RefusedProposal.model_validate(r) for r in state.get("unusable", [])]
+    return Case(diagnosis, ctx.harness, _decisions(ctx.memory, state["cross"]), refused, unusable)
 
 
 def _decisions(memory: Memory, ids: list[str]) -> list[Decision]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,35 +10,60 @@ from pydantic import BaseModel, ConfigDict
 
 from ...memory.rollouts import Rollout
 from ...prompts import render
+from ...specs.guidance import FIELDS
 from ...specs.schema import RunSpec
 from ...specs.tasks import Criterion
-from ...specs.updates import UPDATE, Update, brought_in, describe
+from ...specs.updates import UPDATE, Update, brought_in, describe, replaced
 from ..roles.client import NoAnswer, Question, Role, answer_alone
 from ..roles.reading import read_json
+from ..scoring.checks import missing_resource
 from ..scoring.plugins import fault
 from .asking import MAX_TEXT, is_spent, one_line, recorded, shown, why
 from .attribute import Interface
 from .evidence import Memory
-from .proposers import BOOST_FACTOR, Case, NoCandidate, content_key
+from .proposers import BOOST_FACTOR, Case, NoCandidate, Unusable, content_key
 
-MAX_LINES = 8  # of guidance
+MAX_PARTS = 8  # lines of guidance, or criteria of a split
+MAX_CRITERION = 2000  # characters of a whole criterion in JSON, its check included
 
-_OPS: dict[str, tuple[str, ...]] = {
-    "p": ("pause", "resume", "boost", "dampen"),
-    "g": ("mount", "unmount"),
-    "c": ("add", "retire", "rewrite"),
+#: Every op, and what the model says of it beside `op` and `rationale`. The rest is the run's: the task,
+#: the share of rollouts that carry guidance, the factor of a boost.
+OPS: dict[Interface, dict[str, tuple[str, ...]]] = {
+    "p": {"pause": (), "resume": (), "boost": (), "dampen": ()},
+    "g": {
+        "mount": ("lines", "field", "fade"),
+        "edit": ("lines", "field"),
+        "fade": ("fade", "field"),
+        "unmount": ("field",),
+    },
+    "c": {
+        "add": ("criterion",),
+        "rewrite": ("criterion_id", "criterion"),
+        "split": ("criterion_id", "criteria"),
+        "merge": ("criterion_ids", "criterion"),
+        "reweight": ("criterion_id", "points"),
+        "gate": ("criterion_id", "cap"),
+        "retire": ("criterion_id",),
+        "restore": ("criterion_id",),
+    },
 }
 
 
 class _Said(BaseModel):
-    """What the model says; which fields an op needs is the update's own business."""
+    """What the model says; what an op needs, and of which kind, is the update's own business."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     rationale: str
     op: str
     criterion: dict[str, Any] | None = None
+    criteria: list[dict[str, Any]] | None = None
     criterion_id: str | None = None
+    criterion_ids: list[str] | None = None
+    points: float | None = None
+    cap: float | None = None
     lines: list[str] | None = None
+    field: str | None = None
+    fade: dict[str, Any] | None = None
 
 
 class Declined(NoCandidate):
@@ -65,16 +91,22 @@ def ask_for_update(
 ) -> Update | NoCandidate:
     """One question to the evolver role, about a case and some of its responses, best first."""
     offered = _offered(case)
+    ops = _ops(offered, case, spec)
+    harness, task_id = case.harness, case.diagnosis.task_id
     text = render(
         "propose",
         spec.evolver.propose.prompt,
-        **shown(case, rollouts),
+        **shown(case, rollouts, spec),
         interfaces=offered,
+        ops=ops,
+        retired=[c for c in harness.all_criteria(task_id) if c.id in harness.of(task_id).retired],
+        kept=_kept(case, spec),
+        unusable=[f"{one.proposed}: {one.reason}" for one in case.unusable],
         most_points=f"{_most_points(case):g}",
         judged=spec.roles.judge is not None,
     )
     message = {"role": "user", "content": text}
-    (answer,) = role.ask([Question([message], _schema(offered), "update", strict=False)], purpose)
+    (answer,) = role.ask([Question([message], _schema(ops), "update", strict=False)], purpose)
     if isinstance(answer, NoAnswer):
         return NoCandidate(f"the evolver gave no answer: {answer.cause}")
     try:
@@ -82,10 +114,13 @@ def ask_for_update(
         if said.op == "none":
             return Declined(f"the evolver proposes nothing: {one_line(said.rationale)}")
         update = _update(said, case, spec)
-    except ValueError as error:
-        return NoCandidate(f"the evolver's proposal is not valid: {why(error)}")
+    except (ValueError, RecursionError) as error:  # the latter: a pattern that is nested deeply
+        cut = " (cut off)" if answer.finish == "length" else ""
+        reason = f"the evolver's proposal is not valid{cut}: {why(error)}"
+        return Unusable(reason, one_line(answer_alone(answer)))
     if broken := _broken_rule(update, offered, case, spec):
-        return NoCandidate(f"the evolver's proposal breaks a rule: {broken}")
+        proposed = one_line(describe(update, harness.all_criteria(task_id)))
+        return Unusable(f"the evolver's proposal breaks a rule: {broken}", proposed)
     return update
 
 
@@ -100,24 +135,54 @@ def _offered(case: Case) -> list[Interface]:
     return interfaces[: revision + 1]
 
 
+def _ops(offered: Sequence[Interface], case: Case, spec: RunSpec) -> list[str]:
+    """The ops of some interfaces, without those that the task's harness has nothing for."""
+    change = case.harness.of(case.diagnosis.task_id)
+    rubric = case.harness.rubric(case.diagnosis.task_id)
+    free = len(rubric) - len(_kept(case, spec))
+    idle = {"pause" if change.paused else "resume"}
+    if not change.guidance:
+        idle |= {"edit", "fade", "unmount"}
+    if free < 1:
+        idle |= {"rewrite", "split", "reweight", "gate", "retire"}
+    if free < 2:
+        idle.add("merge")
+    if len(rubric) < 2:
+        idle.add("retire")
+    if not change.retired:
+        idle.add("restore")
+    return [op for interface in offered for op in OPS[interface] if op not in idle]
+
+
+def _kept(case: Case, spec: RunSpec) -> list[str]:
+    """Ids of the criteria in force that no update may change."""
+    seed = case.harness.tasks[case.diagnosis.task_id].rubric if spec.interfaces.c.anchored else ()
+    return [c.id for c in case.harness.rubric(case.diagnosis.task_id) if c in seed]
+
+
 def _update(said: _Said, case: Case, spec: RunSpec) -> Update:
-    about: dict[str, Any] = {
+    """The typed update. Raises `ValueError` for what is missing, of the wrong kind, or said beside it."""
+    takes = next((ops[said.op] for ops in OPS.values() if said.op in ops), None)
+    if takes is None:
+        raise ValueError(f"there is no op {said.op!r}")
+    given = said.model_dump(exclude={"rationale", "op"}, exclude_unset=True)
+    # Where a server fills every field of the schema, an empty one says nothing.
+    if surplus := [name for name, value in given.items() if value and name not in takes]:
+        told = f"{said.op} takes {' and '.join(takes) or 'nothing'}"
+        raise ValueError(f"{told}, and this one names {', '.join(surplus)} too")
+    # ... but no cap takes a gate off.
+    kept = [name for name in takes if name == "cap" or given.get(name) is not None]
+    about: dict[str, Any] = {name: given[name] for name in kept if name in given}
+    if said.op == "mount":
+        about["share"] = spec.interfaces.g.share
+    if said.op in ("boost", "dampen"):
+        about["factor"] = BOOST_FACTOR if said.op == "boost" else 1 / BOOST_FACTOR
+    about |= {
         "op": said.op,
         "task_ids": (case.diagnosis.task_id,),
         "rationale": one_line(said.rationale),
         "evidence": (case.diagnosis.id, *case.diagnosis.evidence),
     }
-    match said.op:
-        case "add" | "rewrite":
-            about["criterion"] = said.criterion
-            if said.op == "rewrite":
-                about["criterion_id"] = said.criterion_id
-        case "retire":
-            about["criterion_id"] = said.criterion_id
-        case "mount":
-            about |= {"lines": said.lines, "share": spec.interfaces.g.share}
-        case "boost" | "dampen":
-            about["factor"] = BOOST_FACTOR if said.op == "boost" else 1 / BOOST_FACTOR
     return UPDATE.validate_python(about, context=fault)
 
 
@@ -126,22 +191,41 @@ def _broken_rule(update: Update, offered: Sequence[Interface], case: Case, spec:
     if update.interface not in offered:
         allowed = ", ".join(offered)
         return f"{update.op} changes {update.interface}; the diagnosis calls for {allowed}"
+    known = {criterion.id for criterion in case.harness.all_criteria(case.diagnosis.task_id)}
+    named = {update.criterion_id} if update.op == "restore" else replaced(update)
+    if unknown := named - known:
+        return one_line(f"there is no criterion {min(unknown)!r}")
     if content_key(update) in {content_key(d.update) for d in case.refused}:
         return f"{describe(update)} was refused before"
     most = _most_points(case)
-    for criterion in brought_in(update):
-        if abs(criterion.points) > most:
-            return f"{criterion.points:+g} points; allowed: at most {most:g} either way"
-        if len(criterion.text) > MAX_TEXT:
-            return f"a criterion of {len(criterion.text)} characters; allowed: {MAX_TEXT}"
+    criteria = brought_in(update)
+    points = [update.points] if update.op == "reweight" else [one.points for one in criteria]
+    if too_many := [p for p in points if abs(p) > most]:
+        return f"{too_many[0]:+g} points; allowed: at most {most:g} either way"
+    if len(criteria) > MAX_PARTS:
+        return f"{len(criteria)} criteria; allowed: {MAX_PARTS}"
+    for criterion in criteria:
+        if broken := _broken_text("a criterion", criterion.text):
+            return broken
+        if (size := len(criterion.model_dump_json())) > MAX_CRITERION:
+            return f"a criterion of {size} characters with its check; allowed: {MAX_CRITERION}"
         if criterion.needs_judge and spec.roles.judge is None:
             return "a criterion without a check, or with an extract, and there is no judge"
-    if update.op == "mount" and update.lines != "rubric":
-        if len(update.lines) > MAX_LINES:
-            return f"{len(update.lines)} lines of guidance; allowed: {MAX_LINES}"
-        longest = max(len(line) for line in update.lines)
-        if longest > MAX_TEXT:
-            return f"a line of {longest} characters; allowed: {MAX_TEXT}"
+        if criterion.check is not None and (missing := missing_resource(criterion.check)):
+            return f"a check that cannot be scored here: {missing}"
+    if update.op in ("mount", "edit") and update.lines != "rubric":
+        if len(update.lines) > MAX_PARTS:
+            return f"{len(update.lines)} lines of guidance; allowed: {MAX_PARTS}"
+        return next((b for line in update.lines if (b := _broken_text("a line", line))), None)
+    return None
+
+
+def _broken_text(what: str, text: str) -> str | None:
+    """Text of the model that the harness keeps is short, and holds nothing that a terminal obeys."""
+    if len(text) > MAX_TEXT:
+        return f"{what} of {len(text)} characters; allowed: {MAX_TEXT}"
+    if any(unicodedata.category(character) == "Cc" for character in text):
+        return f"{what} with a control character"
     return None
 
 
@@ -151,24 +235,31 @@ def _most_points(case: Case) -> float:
     return max(3.0, *(abs(criterion.points) for criterion in rubric))
 
 
-def _schema(interfaces: Sequence[Interface]) -> dict[str, Any]:
-    ops = [op for interface in interfaces for op in _OPS[interface]]
+def _schema(ops: Sequence[str]) -> dict[str, Any]:
+    text, number = {"type": "string"}, {"type": "number"}
+    criterion = {
+        "type": "object",
+        "properties": {"text": text, "points": number, "check": {"type": "object"}},
+        "required": ["text", "points"],
+    }
+    fields: dict[str, Any] = {
+        "criterion": criterion,
+        "criteria": {"type": "array", "items": criterion},
+        "criterion_id": text,
+        "criterion_ids": {"type": "array", "items": text},
+        "points": number,
+        "cap": {"type": ["number", "null"]},
+        "lines": {"type": "array", "items": text},
+        "field": {"enum": list(FIELDS)},
+        "fade": {"type": "object"},
+    }
+    taken = {name for of_interface in OPS.values() for op in ops for name in of_interface.get(op, ())}
     return {
         "type": "object",
         "properties": {
-            "rationale": {"type": "string"},
+            "rationale": text,
             "op": {"enum": [*ops, "none"]},
-            "criterion": {
-                "type": "object",
-                "properties": {
-                    "text": {"type": "string"},
-                    "points": {"type": "number"},
-                    "check": {"type": "object"},
-                },
-                "required": ["text", "points"],
-            },
-            "criterion_id": {"type": "string"},
-            "lines": {"type": "array", "items": {"type": "string"}},
+            **{name: kind for name, kind in fields.items() if name in taken},
         },
         "required": ["rationale", "op"],
     }

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...memory.records import Decision, Diagnosis
+from ...memory.records import Decision, Diagnosis, RefusedProposal
 from ...specs.harness import HarnessState
 from ...specs.schema import RunSpec
 from ...specs.tasks import Criterion, TrainTask
@@ -35,6 +35,7 @@ class Case:
     harness: HarnessState
     similar: Sequence[Decision]  # of other tasks, most similar diagnosis first
     refused: Sequence[Decision]  # of this task, with the measured reasons
+    unusable: Sequence[RefusedProposal] = ()  # to this diagnosis so far
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,13 @@ class NoCandidate:
     """Why a proposer has nothing to measure."""
 
     reason: str
+
+
+@dataclass(frozen=True)
+class Unusable(NoCandidate):
+    """A proposal was made, and it may not be measured: another one may be asked for."""
+
+    proposed: str
 
 
 class Proposer(Protocol):

@@ -12,8 +12,9 @@ import hashlib
 import json
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -62,7 +63,7 @@ class Extract:
 def check_extracts(judge: Judge, extracts: Sequence[Extract], purpose: str) -> list[Verdict]:
     """A verdict for each; unscored (with a cause) where there is none, not met where nothing is found.
 
-    All questions are asked at once; extracts of the same part share one.
+    All questions are asked at once; extracts of the same part share one. Verdicts are kept as they come.
     """
     if not extracts:
         return []
@@ -72,14 +73,28 @@ def check_extracts(judge: Judge, extracts: Sequence[Extract], purpose: str) -> l
     if judge.cache is not None:
         known = judge.cache.get([key for key in by_key if key not in verdicts])
         verdicts |= {key: Verdict(bool(met)) for key, met in known.items()}
-    open_ones = {key: one for key, one in by_key.items() if key not in verdicts}
-    copied = _ask(judge, list(dict.fromkeys(one.part for one in open_ones.values())), purpose)
-    for key, one in open_ones.items():
-        text = copied[one.part]
-        verdicts[key] = run_check(one.check, one.part.prompt, text) if isinstance(text, str) else text
-    if judge.cache is not None:
-        new = [(key, verdicts[key].met) for key in open_ones]
-        judge.cache.put((key, met) for key, met in new if met is not None)
+    open_ones: dict[Part, dict[bytes, Check]] = {}
+    for key, one in by_key.items():
+        if key not in verdicts:
+            open_ones.setdefault(one.part, {})[key] = one.check
+    parts = list(open_ones)
+    for _ in range(1 + ASK_AGAIN):
+        left: set[Part] = set()
+        for part, answer in _as_they_come(judge, parts, purpose):
+            said = _read(answer, part.response)
+            decided = {
+                key: run_check(check, part.prompt, said) if isinstance(said, str) else said
+                for key, check in open_ones[part].items()
+            }
+            verdicts |= decided
+            if judge.cache is not None:  # at once: one may be stopped
+                judge.cache.put((key, one.met) for key, one in decided.items() if one.met is not None)
+            # As with verdicts: asking again helps against a bad answer, not against a dead endpoint.
+            if isinstance(answer, Answer) and isinstance(said, Verdict) and said.met is None:
+                left.add(part)
+        parts = [part for part in parts if part in left]
+        if not parts:
+            break
     return [verdicts[key] for key in keys]
 
 
@@ -90,19 +105,21 @@ def _settled(one: Extract) -> Verdict | None:
     return None if one.part.response.strip() else Verdict(False)
 
 
-def _ask(judge: Judge, parts: Sequence[Part], purpose: str) -> dict[Part, str | Verdict]:
-    """What the judge copies, as the response has it; a verdict where that is settled without a check."""
-    copied: dict[Part, str | Verdict] = {}
-    for _ in range(1 + ASK_AGAIN):
-        answers = judge.role.ask([_question(part) for part in parts], purpose) if parts else []
-        left = []
-        for part, answer in zip(parts, answers, strict=True):
-            copied[part] = said = _read(answer, part.response)
-            # As with verdicts: asking again helps against a bad answer, not against a dead endpoint.
-            if isinstance(answer, Answer) and isinstance(said, Verdict) and said.met is None:
-                left.append(part)
-        parts = left
-    return copied
+def _as_they_come(
+    judge: Judge, parts: Sequence[Part], purpose: str
+) -> Iterator[tuple[Part, Answer | NoAnswer]]:
+    """The answer to each part as it comes, all being asked at once.
+
+    Given out in the caller's thread: in the role's, a slow check would hold up the other answers.
+    """
+    arrived: SimpleQueue[tuple[Part, Answer | NoAnswer] | None] = SimpleQueue()
+    questions = [_question(part) for part in parts]
+    asking = judge.role.start(
+        judge.role.ask_all(questions, purpose, lambda n, answer: arrived.put((parts[n], answer)))
+    )
+    asking.add_done_callback(lambda _: arrived.put(None))
+    yield from iter(arrived.get, None)
+    asking.result()  # raises what ended it, if anything did
 
 
 def _question(part: Part) -> Question:

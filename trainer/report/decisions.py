@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...memory.records import Decision, Diagnosis, Measurement, NoProposal
+from ...memory.records import Decision, Diagnosis, Measurement, NoProposal, RefusedProposal
 from ...specs.updates import describe
 from .data import RunData
 from .text import interval, number, plural, signed, spelled
@@ -12,10 +12,10 @@ from .text import interval, number, plural, signed, spelled
 
 @dataclass(frozen=True)
 class Row:
-    """One row: a decision, or a diagnosis for which nothing was left to propose."""
+    """One row: a decision, a refused proposal, or a diagnosis for which nothing was left to propose."""
 
     anchor: str
-    outcome: str  # `accepted`, `rejected` or `no proposal`
+    outcome: str  # `accepted`, `rejected`, `refused` or `no proposal`
     step: int
     task_id: str
     failure: str
@@ -40,13 +40,13 @@ class Tally:
 
 
 def rows(data: RunData) -> list[Row]:
-    """Decisions and missing proposals in the order of the log."""
+    """Decisions, and refused and missing proposals, in the order of the log."""
     diagnoses = {diagnosis.id: diagnosis for diagnosis in data.of(Diagnosis)}
     criteria = data.criteria
     out: list[Row] = []
     decisions = 0
     for record in data.records:
-        if not isinstance(record, Decision | NoProposal):
+        if not isinstance(record, Decision | RefusedProposal | NoProposal):
             continue
         found = diagnoses.get(record.diagnosis_id or "")
         if found:
@@ -56,18 +56,19 @@ def rows(data: RunData) -> list[Row]:
             failure = "asked for by a person" if by_hand else "diagnosis not in the log"
         sentence = found.sentence if found else ""
         attribution = found.attributed if found else ""
-        if isinstance(record, NoProposal):
+        if not isinstance(record, Decision):
+            refused = record if isinstance(record, RefusedProposal) else None
             row = Row(
                 anchor="",
-                outcome="no proposal",
+                outcome="refused" if refused else "no proposal",
                 step=record.step,
                 task_id=record.task_id,
                 failure=failure,
                 sentence=sentence,
                 attribution=attribution,
-                update="",
+                update=refused.proposed if refused else "",
                 rationale="",
-                revision=None,
+                revision=refused.revision if refused else None,
                 measured=[],
                 reason=record.reason,
             )

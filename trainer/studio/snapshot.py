@@ -108,7 +108,9 @@ def _outcome(values: dict[str, Any], unfinished: bool) -> str:
         return "unfinished"
     if decisions:
         return "accepted" if decisions[-1]["accepted"] else "rejected"
-    return "no proposal" if values.get("no_proposal") else "no owner"
+    if values.get("no_proposal"):
+        return "no proposal"
+    return "refused" if values.get("unusable") else "no owner"
 
 
 def _uuid(name: str) -> str:
