@@ -12,8 +12,8 @@ from ...prompts import render
 from ...specs.schema import RunSpec
 from ...specs.tasks import Criterion
 from ...specs.updates import UPDATE, Update, brought_in, describe
-from ..roles.client import NoAnswer, Question, Role, answer_alone
-from ..roles.reading import read_json
+from ..roles.client import NoAnswer, Question, Role
+from ..roles.reading import answer_alone, read_json
 from ..scoring.plugins import fault
 from .asking import MAX_TEXT, is_spent, one_line, recorded, shown, why
 from .attribute import Interface
