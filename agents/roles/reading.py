@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TypeVar
 
 import regex
@@ -18,10 +19,10 @@ M = TypeVar("M", bound=BaseModel)
 _THOUGHT = regex.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", regex.DOTALL)
 #: ... and that of models whose chat template opens it in the prompt. An answer in JSON is no thought.
 _UNOPENED = regex.compile(r"(?![{\[]|```).*</think(?:ing)?>", regex.DOTALL)
-#: The end of a thought, as a text may have it that a model quotes.
-_ENDS = regex.compile(r"<\s*/\s*think(?:ing)?\s*>", regex.IGNORECASE)
-#: The first key of an answer in JSON.
-_KEY = regex.compile(r'\s*(?:```(?:json)?\s*)?\{\s*("(?:[^"\\]|\\.)*+")')
+#: An answer in JSON up to its first key; and so after the end of a thought, as a text may quote it.
+_BEGINS = r'\s*+(?:```(?:json)?\s*+)?\{\s*+("(?:[^"\\]|\\.)*+")'
+_OWN = re.compile(_BEGINS)
+_QUOTED = re.compile(rf"<\s*+/\s*+think(?:ing)?\s*+>{_BEGINS}", re.IGNORECASE)
 
 
 def answer_alone(answer: Answer) -> str:
@@ -47,17 +48,13 @@ def _may_be_quoted(text: str, question: Question) -> bool:
 
     Then a model that quotes it, and stops or goes on there, cannot be told from one that answers.
     """
-    own = _KEY.match(text)
+    own = _OWN.match(text)
     if own is None:
         return False
-    for message in question.messages:
-        content = message["content"].replace(WORD_JOINER, "")
-        for end in _ENDS.finditer(content):
-            theirs = _KEY.match(content, end.end())
-            # A key can be written with escapes in many ways.
-            if theirs and (theirs[1] == own[1] or "\\" in theirs[1] + own[1]):
-                return True
-    return False
+    quoted = "\n".join(message["content"] for message in question.messages).replace(WORD_JOINER, "")
+    keys = {found[1] for found in _QUOTED.finditer(quoted)}
+    # A key can be written with escapes in many ways.
+    return own[1] in keys or any("\\" in key for key in keys)
 
 
 def read_json(model: type[M], text: str) -> M:
