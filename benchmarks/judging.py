@@ -26,7 +26,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harnessrl.agents.roles.client import Answer, Question, Role, _body
+from harnessrl.agents.roles.client import Answer, Question, Role
+from harnessrl.agents.roles.exchange import request_body
 from harnessrl.agents.scoring.judge import Item, Judge
 from harnessrl.agents.scoring.verdictcache import VerdictCache
 from harnessrl.agents.usage import Usage
@@ -127,7 +128,7 @@ def items(n: int, block: int) -> list[Item]:
 def bare(spec: JudgeSpec, questions: list[Question], runner: asyncio.Runner) -> Callable[[int], None]:
     """The client alone: a semaphore, and every body ready to be sent."""
     client = AsyncOpenAI(base_url=spec.base_urls[0], api_key="EMPTY", max_retries=0, timeout=spec.timeout)
-    bodies: list[dict[str, Any]] = [_body(spec, question) for question in questions]
+    bodies: list[dict[str, Any]] = [request_body(spec, question) for question in questions]
     slots = asyncio.Semaphore(CONCURRENCY)
 
     async def one(body: dict[str, Any]) -> str:

@@ -164,11 +164,13 @@ class ScriptedEndpoint:
 
     `bodies`, `headers` and `times` (monotonic seconds) keep every request in order. At most `capacity`
     requests are worked on at once, the others wait. An error in `answer` comes out of the `with` block.
+    `models` is its answer to who asks what it serves.
     """
 
     def __init__(self, answer: Callable[[Body], Reply], capacity: int = 10_000) -> None:
         self.answer = answer
         self.capacity = capacity
+        self.models = Reply(raw=json.dumps({"data": [{"id": "scripted"}]}).encode())
         self.bodies: list[Body] = []
         self.headers: list[dict[str, str]] = []
         self.times: list[float] = []
@@ -230,7 +232,8 @@ class ScriptedEndpoint:
             if not message.get("more_body"):
                 break
         if scope["path"].endswith("/models"):
-            await self._send(send, 200, {}, json.dumps({"data": [{"id": "scripted"}]}).encode())
+            told = self.models
+            await self._send(send, told.status, told.headers, told.raw or b"", blanks=told.blanks)
             return
         body = json.loads(content)
         self.bodies.append(body)

@@ -421,12 +421,10 @@ def right(body: Body) -> Reply:
     return verdict(known.met)
 
 
-def preflight(
-    folder: Path, policy: Path, endpoint: ScriptedEndpoint | None, model: str = "scripted"
-) -> Any:
+def preflight(folder: Path, policy: Path, *endpoints: ScriptedEndpoint, model: str = "scripted") -> Any:
     paths = tiny.write_spec(folder / "spec", policy)
-    url = endpoint.base_url if endpoint else "http://127.0.0.1:9/v1"
-    role = f"roles:\n  judge: {{base_urls: ['{url}'], model: {model}, retries: 0, timeout: 2}}\n"
+    urls = [endpoint.base_url for endpoint in endpoints] or ["http://127.0.0.1:9/v1"]
+    role = f"roles:\n  judge: {{base_urls: {urls}, model: {model}, retries: 0, timeout: 2}}\n"
     text = paths.spec.read_text().replace("roles:\n", role)
     paths.spec.write_text(text)
     return tiny.invoke("validate", paths.spec, "--preflight")
@@ -472,18 +470,43 @@ def test_a_gullible_judge_fails_it(tmp_path: Path, tiny_model: Path) -> None:
     with ScriptedEndpoint(lambda body: verdict(True)) as endpoint:
         done = preflight(tmp_path, tiny_model, endpoint)
     assert done.exit_code == 1
-    assert "FAIL  judge known verdict: 'The response names a planet.'" in done.output
+    line = f"FAIL  judge {endpoint.base_url} known verdict: 'The response names a planet.'"
+    assert line in done.output
 
 
 def test_a_judge_without_structure_fails_it(tmp_path: Path, tiny_model: Path) -> None:
     with ScriptedEndpoint(lambda body: Reply("met, I think")) as endpoint:
         done = preflight(tmp_path, tiny_model, endpoint)
-    assert done.exit_code == 1 and "FAIL  judge structured output" in done.output
+    assert done.exit_code == 1
+    assert f"FAIL  judge {endpoint.base_url} structured output" in done.output
 
 
 def test_a_model_that_is_not_served_and_a_dead_endpoint_fail_it(tmp_path: Path, tiny_model: Path) -> None:
     with ScriptedEndpoint(right) as endpoint:
         done = preflight(tmp_path, tiny_model, endpoint, model="other")
     assert done.exit_code == 1 and "no other; it serves scripted" in done.output
-    done = preflight(tmp_path, tiny_model, None)
+    done = preflight(tmp_path, tiny_model)
     assert done.exit_code == 1 and "no connection" in done.output
+
+
+def test_each_replica_is_asked_by_itself(tmp_path: Path, tiny_model: Path) -> None:
+    with (
+        ScriptedEndpoint(right) as good,
+        ScriptedEndpoint(lambda body: verdict(True)) as gullible,
+        ScriptedEndpoint(lambda body: Reply("no such model", status=404)) as wrong,
+        ScriptedEndpoint(right) as silent,
+    ):
+        silent.models = Reply(status=503)
+        done = preflight(tmp_path, tiny_model, good, gullible, wrong, silent)
+        assert [len(one.bodies) for one in (good, gullible, wrong, silent)] == [len(KNOWN)] * 3 + [0]
+    assert done.exit_code == 1
+
+    def told(endpoint: ScriptedEndpoint) -> list[str]:
+        return [line for line in done.output.splitlines() if f" judge {endpoint.base_url}" in line]
+
+    assert all(line.startswith("ok ") for line in told(good)) and len(told(good)) == 2 + len(KNOWN)
+    failed = [line for line in told(gullible) if line.startswith("FAIL")]
+    assert len(failed) == 3 and all("known verdict" in line for line in failed)
+    assert "0 of 5 answers are verdicts (judge: HTTP 404" in told(wrong)[1]
+    (line,) = told(silent)
+    assert line.startswith("FAIL") and "HTTP 503" in line

@@ -271,12 +271,15 @@ def test_the_preflight_asks_the_oracle(endpoint: ScriptedEndpoint, tmp_path: Pat
     spec = write_sim(tmp_path, endpoint)
     done = tiny.invoke("validate", spec, "--preflight")
     assert done.exit_code == 0, done.output
-    assert done.output.count("ok    oracle known order") == len(KNOWN_ORDERS)
-    assert f"oracle structured output: {len(KNOWN_ORDERS)} of {len(KNOWN_ORDERS)}" in done.output
+    assert done.output.count(f"ok    oracle {endpoint.base_url} known order") == len(KNOWN_ORDERS)
+    assert (
+        f"oracle {endpoint.base_url} structured output: {len(KNOWN_ORDERS)} of {len(KNOWN_ORDERS)}"
+        in done.output
+    )
     endpoint.answer = lambda body: opinion("A")
     done = tiny.invoke("validate", spec, "--preflight")
     assert done.exit_code == 1
-    assert done.output.count("FAIL  oracle known order") == len(KNOWN_ORDERS)
+    assert done.output.count(f"FAIL  oracle {endpoint.base_url} known order") == len(KNOWN_ORDERS)
     assert done.output.count("is as good as") == len(KNOWN_ORDERS)
 
 

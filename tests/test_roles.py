@@ -10,15 +10,22 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from harnessrl.agents.roles import client
+import scripted  # noqa: F401  (the profile of hypothesis)
+from harnessrl.agents.roles import faults
 from harnessrl.agents.roles.client import Answer, KeyMissingError, NoAnswer, Question, Role
 from harnessrl.agents.roles.replicas import COOL_DOWN, FAILURES, Replicas
 from harnessrl.agents.usage import RoleUsage, Usage
 from harnessrl.specs.schema import Endpoint, Prices
+from hypothesis import given
+from hypothesis import strategies as st
+from openai import APIStatusError, RateLimitError
 from scripted_endpoint import Body, Reply, ScriptedEndpoint, nobody_there, question
 from tenacity import Future, RetryCallState
 
@@ -29,7 +36,7 @@ YES = Reply("yes")
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Backoff as it is, but short."""
-    monkeypatch.setattr(client, "MAX_BACKOFF", 0.03)
+    monkeypatch.setattr(faults, "MAX_BACKOFF", 0.03)
 
 
 @pytest.fixture
@@ -72,8 +79,8 @@ FAULTS = {
     "blanks without end": (Reply(blanks=1.0), "timed out"),
     "429": (Reply("slow down", status=429), "HTTP 429"),
     "429 with Retry-After": (Reply(status=429, headers={"Retry-After": "0.1"}), "HTTP 429"),
-    "429 with a date": (Reply(status=429, headers={"Retry-After": "Wed, 21 Oct 2065"}), "HTTP 429"),
     "429 with no number": (Reply(status=429, headers={"Retry-After": "nan"}), "HTTP 429"),
+    "429 with no date": (Reply(status=429, headers={"Retry-After": "Wed, 21 Oct 2065"}), "HTTP 429"),
     "429 before now": (Reply(status=429, headers={"Retry-After": "-5"}), "HTTP 429"),
     "408": (Reply(status=408), "HTTP 408"),
     "500": (Reply("boom", status=500), "HTTP 500: Error code: 500 - boom"),
@@ -130,31 +137,71 @@ def test_a_request_that_the_server_finds_wrong_is_not_sent_again(
         assert judge.replicas.all[0].failures == 0, "that says nothing about the server"
 
 
-def test_retry_after_is_waited_for(endpoint: ScriptedEndpoint) -> None:
-    endpoint.answer = in_turn(Reply(status=429, headers={"Retry-After": "0.4"}), YES)
+def soon() -> str:
+    """The HTTP date that is one to two seconds away."""
+    return format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)
+
+
+@pytest.mark.parametrize("said", ["0.4", soon])
+def test_retry_after_is_waited_for(said: str | Callable[[], str], endpoint: ScriptedEndpoint) -> None:
+    after = said if isinstance(said, str) else said()
+    endpoint.answer = in_turn(Reply(status=429, headers={"Retry-After": after}), YES)
     with role(endpoint.base_url) as judge:
         assert isinstance(judge.ask([ask()], "train")[0], Answer)
     first, second = endpoint.times
-    assert 0.4 <= second - first < 2.0
+    assert 0.4 <= second - first < 4.0
 
 
-@pytest.mark.parametrize("seconds", ["60", "inf", "1e300"])
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        ("", None),
+        ("soon", None),
+        ("nan", None),
+        ("Wed, 21 Oct 2065", None),
+        ("7.5", 7.5),
+        ("-5", 0.0),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+        ("Wed, 21 Oct 2065 07:28:00 GMT", faults.MAX_RETRY_AFTER),
+        ("Wed, 21 Oct 2065 07:28:00", faults.MAX_RETRY_AFTER),
+        ("86400", faults.MAX_RETRY_AFTER),
+        ("inf", faults.MAX_RETRY_AFTER),
+    ],
+)
+def test_what_retry_after_says(said: str, seconds: float | None) -> None:
+    request = httpx.Request("POST", "http://localhost/v1")
+    reply = httpx.Response(429, headers={"Retry-After": said}, request=request)
+    assert faults.retry_after(RateLimitError("slow down", response=reply, body=None)) == seconds
+
+
+@given(st.text(st.characters(codec="latin-1", exclude_categories=["Cc"])))
+def test_no_retry_after_is_an_error(said: str) -> None:
+    request = httpx.Request("POST", "http://localhost/v1")
+    reply = httpx.Response(503, headers={"Retry-After": said.encode("latin-1")}, request=request)
+    seconds = faults.retry_after(APIStatusError("busy", response=reply, body=None))
+    assert seconds is None or 0.0 <= seconds <= faults.MAX_RETRY_AFTER
+
+
+@pytest.mark.parametrize("seconds", ["60", "inf", "1e300", "Wed, 21 Oct 2065 07:28:00 GMT"])
 def test_retry_after_the_deadline_ends_at_the_deadline(seconds: str, endpoint: ScriptedEndpoint) -> None:
     endpoint.answer = in_turn(Reply(status=503, headers={"Retry-After": seconds}))
     started = time.monotonic()
     with role(endpoint.base_url, deadline=0.3) as judge:
-        assert judge.ask([ask()], "train") == [NoAnswer("no answer from judge in 0.3 s")]
-        assert used(judge).failed == 1
-    assert time.monotonic() - started < 2.0
+        told = "no answer from judge in 0.3 s: HTTP 503: Error code: 503 - scripted"
+        assert judge.ask([ask()], "train") == [NoAnswer(told)]
+        told = "no answer from judge in 0.3 s: every replica had asked for a pause"
+        assert judge.ask([ask()], "train") == [NoAnswer(told)]
+        assert (used(judge).failed, used(judge).attempts) == (2, 1)
+    assert time.monotonic() - started < 3.0
 
 
 def test_backoff_grows_with_the_attempts_and_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "MAX_BACKOFF", 3.0)
+    monkeypatch.setattr(faults, "MAX_BACKOFF", 3.0)
     for attempt, most in ((1, 0.5), (2, 1.0), (3, 2.0), (4, 3.0), (9, 3.0)):
         state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]
         state.attempt_number = attempt
         state.outcome = Future.construct(attempt, TimeoutError(), True)
-        waits = [client._wait(state) for _ in range(200)]
+        waits = [faults.backoff(state) for _ in range(200)]
         assert 0 <= min(waits) < 0.2 * most
         assert 0.8 * most < max(waits) <= most
 
@@ -185,7 +232,8 @@ def test_all_replicas_dead_ends_at_the_deadline_with_many_retries() -> None:
     started = time.monotonic()
     with role(nobody_there(), nobody_there(), retries=10_000, deadline=0.5) as judge:
         answers = judge.ask([ask()] * 4, "train")
-        assert answers == [NoAnswer("no answer from judge in 0.5 s")] * 4
+        told = "no answer from judge in 0.5 s: no connection (ConnectError)"
+        assert answers == [NoAnswer(told)] * 4
     assert time.monotonic() - started < 3.0
 
 
@@ -340,7 +388,7 @@ def test_with_every_circuit_open_the_one_that_closes_first_is_used() -> None:
     assert replicas.pick() is replicas.all[0]
     replicas.failed(replicas.all[0])
     assert replicas.pick() is replicas.all[1]
-    assert replicas.pick(avoid=replicas.all[1]) is replicas.all[1], "never refused"
+    assert replicas.pick(avoid=[replicas.all[1]]) is replicas.all[1], "never refused"
 
 
 def test_the_replica_that_just_failed_is_avoided() -> None:
@@ -348,9 +396,164 @@ def test_the_replica_that_just_failed_is_avoided() -> None:
     first, second = replicas.all
     second.in_flight = 9
     assert replicas.pick() is first
-    assert replicas.pick(avoid=first) is second
+    assert replicas.pick(avoid=[first]) is second
     alone, _ = replicas_with_circuits(0, of=1)
-    assert alone.pick(avoid=alone.all[0]) is alone.all[0]
+    assert alone.pick(avoid=alone.all) is alone.all[0]
+
+
+def test_a_paused_replica_is_left_alone_until_then() -> None:
+    replicas, clock = replicas_with_circuits(0, of=2)
+    first, second = replicas.all
+    replicas.pause(first, 3.0)
+    replicas.pause(first, 1.0)
+    second.in_flight = 9
+    assert replicas.pick() is second
+    assert replicas.pick(avoid=[second]) is second and not replicas.is_free(besides=[second])
+    assert (replicas.pick(never=[second]), replicas.wait(never=[second])) == (None, 3.0)
+    replicas.succeeded(first)  # what was on its way
+    assert replicas.pick() is second, "a pause is kept"
+    replicas.pause(second, 2.0)
+    assert (replicas.pick(), replicas.wait()) == (None, 2.0)
+    clock.now += 2.0
+    assert replicas.pick() is second
+    clock.now += 1.0
+    assert replicas.pick() is first
+
+
+def test_a_paused_replica_is_waited_for_rather_than_one_that_fails() -> None:
+    replicas, clock = replicas_with_circuits(1, of=2)
+    failing, second = replicas.all
+    replicas.pause(second, 60.0)
+    assert (replicas.pick(), replicas.wait()) == (None, COOL_DOWN - 1)
+    clock.now = failing.open_until
+    assert replicas.pick() is failing
+    failing.in_flight = 1  # the probe
+    assert replicas.pick() is None and replicas.wait() == second.paused_until - clock.now
+
+
+def test_a_refusal_keeps_a_replica_in_or_out_of_rotation() -> None:
+    replicas, clock = replicas_with_circuits(1, of=2)
+    out, healthy = replicas.all
+    for _ in range(2 * FAILURES):
+        replicas.refused(healthy)
+    assert replicas.pick() is healthy and healthy.failures == 0
+    clock.now = out.open_until
+    assert replicas.pick() is out
+    replicas.refused(out)
+    assert replicas.pick() is healthy, "another cool-down"
+
+
+def refusing(status: int) -> Callable[[Body], Reply]:
+    return in_turn(Reply("refused", status=status))
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_replica_that_refuses_what_the_other_answers_leaves_rotation(
+    status: int, retries: int, endpoint: ScriptedEndpoint
+) -> None:
+    """It is always the least loaded one, as it answers at once."""
+    endpoint.answer = in_turn(Reply("yes", after=0.02))
+    with (
+        ScriptedEndpoint(refusing(status)) as wrong,
+        role(wrong.base_url, endpoint.base_url, concurrency=4, retries=retries) as judge,
+    ):
+        clock = Clock()
+        judge.replicas = Replicas(judge.spec.base_urls, clock)
+        answers = judge.ask([ask()] * 60, "train")
+        assert all(isinstance(answer, Answer) for answer in answers), answers
+        assert FAILURES <= len(wrong.bodies) <= FAILURES + 4
+        assert used(judge).attempts == 60 + len(wrong.bodies)
+        before = len(wrong.bodies)
+        clock.now += COOL_DOWN
+        assert all(isinstance(answer, Answer) for answer in judge.ask([ask()] * 20, "train"))
+        assert len(wrong.bodies) == before + 1, "one request tries it again"
+        clock.now += COOL_DOWN
+        wrong.answer = in_turn(Reply("yes", after=0.02))
+        judge.ask([ask()] * 20, "train")
+        assert judge.replicas.all[0].answered >= 8, "it was put right"
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_a_question_that_is_wrong_takes_no_replica_out(status: int, endpoint: ScriptedEndpoint) -> None:
+    def answer(body: Body) -> Reply:
+        return Reply("wrong", status=status) if question(body) == "wrong" else Reply("yes", after=0.01)
+
+    endpoint.answer = answer
+    with (
+        ScriptedEndpoint(answer) as other,
+        role(endpoint.base_url, other.base_url, concurrency=4, retries=5) as judge,
+    ):
+        answers = judge.ask([ask("wrong"), ask(), ask("wrong"), ask("wrong")] * 10, "train")
+        assert [isinstance(a, Answer) for a in answers] == [False, True, False, False] * 10
+        assert {a for a in answers if isinstance(a, NoAnswer)} == {
+            NoAnswer(f"judge: HTTP {status}: Error code: {status} - wrong")
+        }
+        assert used(judge).attempts == 10 + 2 * 30, "each replica is asked once"
+        assert [r.failures for r in judge.replicas.all] == [0, 0]
+        assert all(judge.replicas.is_free(besides=[r]) for r in judge.replicas.all)
+
+
+def test_a_refused_question_is_tried_again_where_the_other_replica_only_failed(
+    endpoint: ScriptedEndpoint,
+) -> None:
+    endpoint.answer = in_turn(Reply(status=500), YES)
+    with (
+        ScriptedEndpoint(refusing(404)) as wrong,
+        role(wrong.base_url, endpoint.base_url) as judge,
+    ):
+        assert isinstance(judge.ask([ask()], "train")[0], Answer)
+        assert (len(wrong.bodies), len(endpoint.bodies)) == (1, 2)
+
+
+def test_a_rate_limited_replica_keeps_no_question_waiting(endpoint: ScriptedEndpoint) -> None:
+    """Its pause is its own: who asks goes to the other one."""
+    endpoint.answer = in_turn(Reply("yes", after=0.02))
+    limited = in_turn(Reply(status=429, headers={"Retry-After": "30"}))
+    with (
+        ScriptedEndpoint(limited) as busy,
+        role(busy.base_url, endpoint.base_url, concurrency=8, deadline=20.0) as judge,
+    ):
+        started = time.monotonic()
+        answers = judge.ask([ask()] * 80, "train")
+        assert all(isinstance(answer, Answer) for answer in answers)
+        assert time.monotonic() - started < 3.0
+        assert 1 <= len(busy.bodies) <= 8, "what was on its way"
+        assert judge.replicas.all[0].failures == 0
+
+
+def test_when_all_replicas_pause_a_question_waits_for_the_first(endpoint: ScriptedEndpoint) -> None:
+    def limited(seconds: str) -> Reply:
+        return Reply(status=429, headers={"Retry-After": seconds})
+
+    endpoint.answer = in_turn(limited("0.5"), YES)
+    with (
+        ScriptedEndpoint(in_turn(limited("30"))) as other,
+        role(endpoint.base_url, other.base_url, retries=2, concurrency=1) as judge,
+    ):
+        started = time.monotonic()
+        answers = judge.ask([ask()] * 6, "train")
+        assert all(isinstance(answer, Answer) for answer in answers), answers
+        assert 0.5 <= time.monotonic() - started < 3.0
+        assert (len(endpoint.bodies), len(other.bodies)) == (7, 1)
+
+
+def test_a_rate_limit_for_all_is_kept_and_costs_few_attempts(endpoint: ScriptedEndpoint) -> None:
+    """Five a half second: those who wait see the pause that the first one runs into."""
+    begun: list[float] = []
+
+    def answer(body: Body) -> Reply:
+        now = time.monotonic()
+        if len([at for at in begun if now - at < 0.5]) >= 5:
+            return Reply(status=429, headers={"Retry-After": "0.5"})
+        begun.append(now)
+        return YES
+
+    endpoint.answer = answer
+    with role(endpoint.base_url, retries=4, deadline=30.0, concurrency=20) as judge:
+        answers = judge.ask([ask()] * 30, "train")
+        assert all(isinstance(a, Answer) for a in answers), answers
+        assert used(judge).failed == 0
 
 
 # --- limits ---------------------------------------------------------------------------------------
@@ -572,6 +775,15 @@ def test_a_replica_says_which_models_it_serves(endpoint: ScriptedEndpoint) -> No
         there, dead = judge.spec.base_urls
         assert judge.models(there) == {"scripted"}
         assert judge.models(dead) == "no connection (ConnectError)"
+
+
+def test_a_replica_that_never_ends_its_list_of_models_is_given_up(endpoint: ScriptedEndpoint) -> None:
+    """Each blank comes in time for the client's own timeout."""
+    endpoint.models = Reply(raw=b"", blanks=5.0)
+    started = time.monotonic()
+    with role(endpoint.base_url, timeout=0.3) as judge:
+        assert judge.models(endpoint.base_url) == "timed out"
+    assert time.monotonic() - started < 3.0
 
 
 # --- what it costs --------------------------------------------------------------------------------

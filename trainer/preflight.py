@@ -1,4 +1,5 @@
-"""Is the policy that is sampled the one whose weights are meant? Looked at before anything is spent."""
+"""What a run is going to ask, looked at before anything is spent: is the policy that is sampled the one
+whose weights are meant, and does each role's endpoint work?"""
 
 from __future__ import annotations
 
@@ -7,17 +8,41 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..agents.evolver.preflight import look_at_evolver
 from ..agents.policy import PolicyError, PromptError, Request, Sample
-from ..agents.scoring.preflight import Finding
+from ..agents.roles.client import Role
+from ..agents.scoring.judge import Judge
+from ..agents.scoring.preflight import Finding, look_at_endpoints, look_at_judge, look_at_oracle
+from ..agents.scoring.quality import asked_oracle
+from ..agents.usage import Usage
 from ..specs.engines import LocalEngine
 from ..specs.openrlhf import OpenrlhfEngine
-from ..specs.schema import RunSpec
+from ..specs.schema import Endpoint, RunSpec
+from ..specs.schema import Judge as JudgeSpec
 
 PROMPT = "Say what a good walk is like, in a sentence or two."
 SAMPLES = 4
 #: Mean difference of log-probabilities (nats a token) that bf16 may make (0.05 for SmolLM2 on a CPU);
 #: another model's are 0.5 and more.
 TOLERANCE = 0.1
+
+
+def look_at_role(name: str, endpoint: Endpoint, spec: RunSpec) -> Iterator[Finding]:
+    """Is it there, and where it is, does it answer as a run would need it? Raises `KeyMissingError`."""
+    role = Role(name, endpoint, Usage())
+    try:
+        found = list(look_at_endpoints(role))
+        yield from found
+        if not any(finding.ok for finding in found):
+            return
+        if isinstance(endpoint, JudgeSpec):
+            yield from look_at_judge(Judge(role, endpoint, None))
+        elif name == "oracle" and spec.oracle.asks:
+            yield from look_at_oracle(asked_oracle(role, spec.oracle))
+        elif name == "evolver":
+            yield from look_at_evolver(role, spec)
+    finally:
+        role.close()
 
 
 def look_at_policy(spec: RunSpec) -> Iterator[Finding]:

@@ -11,8 +11,8 @@ from ...memory.records import Diagnosis
 from ...memory.rollouts import Rollout
 from ...prompts import render
 from ...specs.schema import RunSpec
-from ..roles.client import NoAnswer, Question, Role, answer_alone
-from ..roles.reading import read_json
+from ..roles.client import NoAnswer, Question, Role
+from ..roles.reading import answer_alone, read_json
 from .asking import is_spent, one_line, recorded, shown, why
 from .attribute import WORDS, Interface, attributed, left_to_statistics, open_interfaces
 from .evidence import Memory

@@ -14,8 +14,8 @@ from ...specs.guidance import FIELDS
 from ...specs.schema import RunSpec
 from ...specs.tasks import Criterion
 from ...specs.updates import UPDATE, Update, brought_in, describe, replaced
-from ..roles.client import NoAnswer, Question, Role, answer_alone
-from ..roles.reading import read_json
+from ..roles.client import NoAnswer, Question, Role
+from ..roles.reading import answer_alone, read_json
 from ..scoring.checks import missing_resource
 from ..scoring.plugins import fault
 from .asking import MAX_TEXT, is_spent, one_line, recorded, shown, why

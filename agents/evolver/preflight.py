@@ -11,7 +11,7 @@ from ...specs.schema import RunSpec
 from ...specs.tasks import Criterion, MentionsCheck, TrainTask
 from ...specs.updates import describe
 from ..roles.client import Role
-from ..scoring.preflight import Finding
+from ..scoring.preflight import Finding, called
 from .attribute import WORDS
 from .attributor import ask_for_interface
 from .llm import Declined, ask_for_update
@@ -84,10 +84,12 @@ def look_at_evolver(role: Role, spec: RunSpec) -> Iterator[Finding]:
     if nodes.attribute.role == "evolver":
         found = ask_for_interface(role, spec, CASE, ("c", "p"), ROLLOUTS, "preflight")
         said = found.attribution
-        yield Finding(f"{role.name} attribution", bool(said and said.by == "evolver"), found.attributed)
+        yield Finding(
+            f"{called(role)} attribution", bool(said and said.by == "evolver"), found.attributed
+        )
     if nodes.propose.role == "evolver" or nodes.attribute.role != "evolver":
         update = ask_for_update(role, spec, CASE, ROLLOUTS, "preflight")
         if isinstance(update, NoCandidate):
-            yield Finding(f"{role.name} proposal", isinstance(update, Declined), update.reason)
+            yield Finding(f"{called(role)} proposal", isinstance(update, Declined), update.reason)
         else:
-            yield Finding(f"{role.name} proposal", True, describe(update, TASK.rubric))
+            yield Finding(f"{called(role)} proposal", True, describe(update, TASK.rubric))

@@ -5,93 +5,46 @@ from __future__ import annotations
 import asyncio
 import copy
 import os
+import random
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import regex
 from aiolimiter import AsyncLimiter
 from langchain_openai import ChatOpenAI
-from openai import (
-    APIConnectionError,
-    APIError,
-    APIStatusError,
-    APITimeoutError,
-    AsyncOpenAI,
-    DefaultAsyncHttpxClient,
-    RateLimitError,
-)
-from openai.types.chat import ChatCompletion
+from openai import APIError, APIStatusError, AsyncOpenAI, DefaultAsyncHttpxClient, RateLimitError
 from pydantic import SecretStr
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
-from tenacity.wait import wait_random_exponential
 
 from ...specs.schema import Endpoint
 from ..usage import RoleUsage, Usage
 from .address import is_local
+from .exchange import Answer, NoAnswer, Question, read_reply, request_body
+from .faults import NoReplyError, backoff, retry_after, told, worth_retrying
 from .replicas import Replica, Replicas
 
+__all__ = ["Answer", "KeyMissingError", "NoAnswer", "Question", "Role"]
+
 T = TypeVar("T")
-#: Backoff before attempt n: a random time up to 0.5 * 2^n seconds, at most this many.
-MAX_BACKOFF = 20.0
 CHARS_PER_TOKEN = 4  # for the token limit, which has to be reckoned before sending
-
-
-@dataclass(frozen=True)
-class Question:
-    """Chat messages and, where the answer is to be JSON, its schema under a name."""
-
-    messages: Sequence[dict[str, str]]
-    schema: dict[str, Any] | None = None
-    name: str = "answer"
-    strict: bool = True  # the schema is closed, as servers ask that enforce it to the letter
-    more: Mapping[str, Any] = field(default_factory=dict)  # fields of this one request, e.g. its seed
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What came back. `text` is the content alone, never the reasoning beside it."""
-
-    text: str
-    finish: str  # the server's finish_reason
-    tokens_in: int
-    tokens_out: int
-    seconds: float  # of the attempt that answered
-    base_url: str
-    token_ids: tuple[int, ...] = ()  # of the text, where the server was asked for them
-
-
-@dataclass(frozen=True)
-class NoAnswer:
-    """Why there is none, in words for the log."""
-
-    cause: str
-
-
-#: Inline reasoning that some models put before their answer.
-_THOUGHT = regex.compile(r"^\s*<think(?:ing)?>.*?</think(?:ing)?>", regex.DOTALL)
-
-
-def answer_alone(answer: Answer) -> str:
-    """What a model answers, without the thought before it and the Markdown fence around it."""
-    # A thought may quote what the response says, and be cut off right there: then it has not ended.
-    whole = answer.finish != "length"
-    text = (_THOUGHT.sub("", answer.text, count=1) if whole else answer.text).strip()
-    opening, _, rest = text.partition("\n")
-    inside, _, closing = rest.rpartition("\n")
-    is_fenced = opening.strip() in ("```", "```json") and closing.strip() == "```"
-    return inside.strip() if is_fenced else text
+LOOK_AGAIN = 1.0  # seconds between looks whether a replica is back, while all are paused
 
 
 class KeyMissingError(Exception):
     """The environment variable that should hold a key is not set."""
 
 
-class _NoReplyError(Exception):
-    """What an attempt brought is no chat completion; the message says what it was."""
+@dataclass
+class _Progress:
+    """How far a question has come."""
+
+    sent: int = 0
+    error: Exception | None = None  # the last attempt's
+    failed: set[Replica] = field(default_factory=set)  # since it last waited
+    refused: set[Replica] = field(default_factory=set)  # those that find it wrong
 
 
 class Role:
@@ -158,18 +111,19 @@ class Role:
         """One question with all its attempts, inside the role's limits."""
         used = self.usage.setdefault(purpose, RoleUsage())
         used.calls += 1
+        progress = _Progress()
         async with self._slots:
             # Before the deadline starts: to wait for our own limits is nobody's failure.
             await self._within_limits(question)
             try:
                 async with asyncio.timeout(self.spec.deadline):
-                    answer = await self._attempts(question, used)
+                    answer = await self._attempts(question, used, progress)
             except TimeoutError:
                 used.failed += 1
-                return NoAnswer(f"no answer from {self.name} in {self.spec.deadline:g} s")
-            except (APIError, _NoReplyError) as error:
+                return NoAnswer(f"no answer from {self.name} in {self.spec.deadline:g} s{_why(progress)}")
+            except (APIError, NoReplyError) as error:
                 used.failed += 1
-                return NoAnswer(f"{self.name}: {_told(error)}")
+                return NoAnswer(f"{self.name}: {told(error)}")
         used.tokens_in += answer.tokens_in
         used.tokens_out += answer.tokens_out
         used.seconds += answer.seconds
@@ -178,43 +132,84 @@ class Role:
             used.cost = (used.cost or 0.0) + spent / 1e6
         return answer
 
-    async def _attempts(self, question: Question, used: RoleUsage) -> Answer:
-        last: Replica | None = None
+    async def _attempts(self, question: Question, used: RoleUsage, progress: _Progress) -> Answer:
+        def wait(state: RetryCallState) -> float:
+            """A question holds its slot while it waits, so it does so only when all have failed it."""
+            if self.replicas.is_free(besides=progress.failed | progress.refused):
+                return 0.0
+            progress.failed.clear()
+            return backoff(state)
+
         retrying = AsyncRetrying(
             stop=stop_after_attempt(self.spec.retries + 1),
-            retry=retry_if_exception(_worth_retrying),
-            wait=_wait,
+            retry=retry_if_exception(worth_retrying),
+            wait=wait,
             reraise=True,
         )
         async for attempt in retrying:
             with attempt:
-                if attempt.retry_state.attempt_number > 1:
-                    await self._within_limits(question)
-                used.attempts += 1
-                last = self.replicas.pick(avoid=last)
-                return await self._send(question, last)
+                return await self._attempt(question, used, progress, attempt.retry_state)
         raise AssertionError("unreachable: the last attempt raises")
+
+    async def _attempt(
+        self, question: Question, used: RoleUsage, progress: _Progress, state: RetryCallState
+    ) -> Answer:
+        """A replica's answer; the next one's where it refuses the question."""
+        while True:
+            if progress.sent:
+                await self._within_limits(question)
+            replica = await self._next(progress)
+            progress.sent += 1
+            used.attempts += 1
+            try:
+                answer = await self._send(question, replica)
+            except (APIError, NoReplyError) as error:
+                progress.error = error
+                if worth_retrying(error):
+                    progress.failed.add(replica)
+                    asked = retry_after(error)
+                    if asked is not None or isinstance(error, RateLimitError):
+                        self.replicas.pause(replica, max(asked or 0.0, backoff(state)))
+                    raise
+                if not isinstance(error, APIStatusError):
+                    raise
+                self.replicas.refused(replica)
+                progress.refused.add(replica)
+                if len(progress.refused) == len(self.replicas.all):
+                    raise  # so it is the question that is wrong
+            else:
+                for other in progress.refused:
+                    self.replicas.failed(other)  # it was not the question's fault
+                return answer
+
+    async def _next(self, progress: _Progress) -> Replica:
+        """The replica for the next attempt, as soon as there is one."""
+        while (replica := self.replicas.pick(progress.failed, progress.refused)) is None:
+            # Not all at the same moment: the others see what the first one hears.
+            seconds = min(self.replicas.wait(progress.refused), LOOK_AGAIN)
+            await asyncio.sleep(seconds * random.uniform(1.0, 1.5))
+        return replica
 
     async def _send(self, question: Question, replica: Replica) -> Answer:
         started = time.monotonic()
         replica.in_flight += 1
-        body = _body(self.spec, question)
+        body = request_body(self.spec, question)
         try:
             # The client's own timeout is for each piece of a reply, and servers send blanks meanwhile.
             async with asyncio.timeout(self.spec.timeout):
                 reply = await self._clients[replica.base_url].chat.completions.create(**body)
-            answer = _answer(reply, time.monotonic() - started, replica.base_url)
+            answer = read_reply(reply, question, time.monotonic() - started, replica.base_url)
         except APIError as error:
-            # A request that the server finds wrong says nothing about the server.
-            if _worth_retrying(error) and not isinstance(error, RateLimitError):
+            # What is refused (4xx) may well be wrong, and a rate limit says that it works.
+            if worth_retrying(error) and not isinstance(error, RateLimitError):
                 self.replicas.failed(replica)
             raise
         except TimeoutError:
             self.replicas.failed(replica)
-            raise _NoReplyError("timed out") from None
+            raise NoReplyError("timed out") from None
         except Exception as error:  # the client leaves it to us what a reply is made of
             self.replicas.failed(replica)
-            raise _NoReplyError(f"sent no chat completion ({type(error).__name__})") from error
+            raise NoReplyError(f"sent no chat completion ({type(error).__name__})") from error
         except asyncio.CancelledError:
             self.replicas.failed(replica)  # it hung up to the question's deadline
             raise
@@ -233,15 +228,18 @@ class Role:
             await self._tokens.acquire(min(size, self._tokens.max_rate))
 
     def models(self, base_url: str) -> set[str] | str:
-        """The models that a replica says it serves, or why it says nothing."""
+        """The models that a replica says it serves, or why it says nothing within `timeout` seconds."""
 
         async def listed() -> set[str]:
-            return {model.id async for model in self._clients[base_url].models.list()}
+            async with asyncio.timeout(self.spec.timeout):
+                return {model.id async for model in self._clients[base_url].models.list()}
 
         try:
             return self.run(listed())
+        except TimeoutError:
+            return "timed out"
         except APIError as error:
-            return _told(error)
+            return told(error)
         except Exception as error:
             return f"sent no list of models ({type(error).__name__})"
 
@@ -287,77 +285,12 @@ def _client(spec: Endpoint, base_url: str) -> AsyncOpenAI:
     return client
 
 
-def _body(spec: Endpoint, question: Question) -> dict[str, Any]:
-    body: dict[str, Any] = {
-        "model": spec.model,
-        "messages": [{**m, "content": _sendable(m["content"])} for m in question.messages],
-        "temperature": spec.temperature,
-        "max_completion_tokens": spec.max_tokens,
-    }
-    if question.schema is not None:
-        schema = {"name": question.name, "schema": question.schema, "strict": question.strict}
-        body["response_format"] = {"type": "json_schema", "json_schema": schema}
-    if spec.extra_body:
-        body["extra_body"] = spec.extra_body
-    return {**body, **question.more}
-
-
-def _sendable(text: str) -> str:
-    """`text` with replacement characters for lone surrogates, which UTF-8 cannot carry."""
-    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-
-
-def _answer(reply: ChatCompletion, seconds: float, base_url: str) -> Answer:
-    """What a reply holds. The client does not look at its types, so any error may come of it."""
-    choice = reply.choices[0] if reply.choices else None
-    text = choice.message.content if choice else None
-    if not isinstance(text, str | None):
-        raise TypeError("the content is no text")
-    used = reply.usage
-    return Answer(
-        text=text or "",
-        finish=str(choice.finish_reason) if choice else "no choice",
-        tokens_in=int(used.prompt_tokens or 0) if used else 0,
-        tokens_out=int(used.completion_tokens or 0) if used else 0,
-        seconds=seconds,
-        base_url=base_url,
-        token_ids=tuple(getattr(choice, "token_ids", None) or ()),  # vLLM's addition to the protocol
-    )
-
-
 def _limiter(per_minute: int | None) -> AsyncLimiter | None:
     return None if per_minute is None else AsyncLimiter(per_minute, 60)
 
 
-def _worth_retrying(error: BaseException) -> bool:
-    if isinstance(error, APIStatusError):
-        return error.status_code in (408, 409, 429) or error.status_code >= 500
-    return isinstance(error, APIConnectionError | APITimeoutError | _NoReplyError)
-
-
-def _wait(state: RetryCallState) -> float:
-    """Jittered exponential backoff, or what the server asks for where it says so."""
-    backoff = wait_random_exponential(multiplier=0.5, max=MAX_BACKOFF)(state)
-    error = state.outcome.exception() if state.outcome else None
-    if isinstance(error, APIStatusError):
-        try:
-            return max(backoff, float(error.response.headers.get("retry-after", "")))
-        except ValueError:
-            return backoff
-    return backoff
-
-
-def _told(error: APIError | _NoReplyError) -> str:
-    """The error on one line, without the key, should the server repeat it."""
-    if isinstance(error, _NoReplyError):
-        return str(error)
-    if isinstance(error, APITimeoutError):
-        return "timed out"
-    key = error.request.headers.get("authorization", "").removeprefix("Bearer ")
-    message = " ".join(error.message.split())
-    message = (message.replace(key, "...") if key else message)[:200]
-    if isinstance(error, APIStatusError):
-        return f"HTTP {error.status_code}: {message}"
-    if isinstance(error, APIConnectionError):
-        return f"no connection ({type(error.__cause__ or error).__name__})"
-    return f"{type(error).__name__}: {message}"
+def _why(progress: _Progress) -> str:
+    """What is known of a question whose deadline passed."""
+    if progress.error is not None:
+        return f": {told(progress.error)}"
+    return "" if progress.sent else ": every replica had asked for a pause"

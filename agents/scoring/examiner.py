@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ...prompts import render
 from ...specs.schema import Oracle as OracleSpec
-from ..roles.client import Answer, NoAnswer, Question, Role, answer_alone
-from ..roles.reading import read_json
+from ..roles.client import Answer, NoAnswer, Question, Role
+from ..roles.reading import answer_alone, read_json
 from .verdictcache import Answers
 
 #: How often an answer that cannot be read is asked for again.

@@ -22,8 +22,8 @@ from pydantic import BaseModel, ConfigDict
 from ...prompts import WORD_JOINER, render
 from ...specs.schema import Judge as JudgeSpec
 from ...specs.tasks import Check, PluginCheck
-from ..roles.client import Answer, NoAnswer, Question, answer_alone
-from ..roles.reading import read_json
+from ..roles.client import Answer, NoAnswer, Question
+from ..roles.reading import answer_alone, read_json
 from .checks import Verdict, missing_resource, run_check
 from .judge import ASK_AGAIN, Item, Judge, _fence
 from .plugins import version

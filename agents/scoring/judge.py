@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict
 
 from ...prompts import render
 from ...specs.schema import Judge as JudgeSpec
-from ..roles.client import Answer, NoAnswer, Question, Role, answer_alone
-from ..roles.reading import read_json
+from ..roles.client import Answer, NoAnswer, Question, Role
+from ..roles.reading import answer_alone, read_json
 from .checks import Verdict
 from .verdictcache import Answers, Reasons
 

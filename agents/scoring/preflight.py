@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ...specs.schema import Endpoint
 from ..roles.client import Role
 from .audit import KNOWN_ORDERS
 from .judge import Item, Judge
@@ -46,6 +47,17 @@ KNOWN = (
 )
 
 
+def each_replica(spec: Endpoint) -> Iterator[Endpoint]:
+    """The same role on one of its replicas alone: what one gets wrong, another might have hidden."""
+    for base_url in spec.base_urls:
+        yield spec.model_copy(update={"base_urls": (base_url,)})
+
+
+def called(role: Role) -> str:
+    """The role with its address."""
+    return f"{role.name} {' '.join(role.spec.base_urls)}"
+
+
 def look_at_endpoints(role: Role) -> Iterator[Finding]:
     """Is every replica there, and does it serve the model?"""
     for base_url in role.spec.base_urls:
@@ -65,7 +77,7 @@ def look_at_judge(judge: Judge) -> Iterator[Finding]:
     verdicts = [row[0] for row in judge.decide(items, "preflight")]
     silent = [verdict.cause for verdict in verdicts if verdict.met is None]
     yield Finding(
-        f"{judge.role.name} structured output",
+        f"{called(judge.role)} structured output",
         not silent,
         f"{len(verdicts) - len(silent)} of {len(verdicts)} answers are verdicts"
         + (f" ({silent[0]})" if silent else ""),
@@ -75,12 +87,12 @@ def look_at_judge(judge: Judge) -> Iterator[Finding]:
             said = "met" if verdict.met else "unmet"
             right = verdict.met == known.met
             about = f"{known.criterion!r} on {known.response[:40]!r}: {said}"
-            yield Finding(f"{judge.role.name} known verdict", right, about)
+            yield Finding(f"{called(judge.role)} known verdict", right, about)
 
 
 def look_at_oracle(oracle: AskedOracle) -> Iterator[Finding]:
     """Does it answer in the form asked for, and see the orders that are beyond doubt?"""
-    name = oracle.examiner.role.name
+    name = called(oracle.examiner.role)
     found = oracle.orders(KNOWN_ORDERS, "preflight")
     answered = [share for share in found if share is not None]
     detail = f"{len(answered)} of {len(found)} known orders have an answer"

@@ -57,7 +57,7 @@ def validate(
     spec: Annotated[Path, typer.Argument(metavar="SPEC", help="Run spec (YAML).")],
     recipe: Annotated[str | None, typer.Option(help="Merge this recipe over the spec.")] = None,
     preflight: Annotated[
-        bool, typer.Option("--preflight", help="Also ask every role's endpoint.")
+        bool, typer.Option("--preflight", help="Also ask every replica of each role.")
     ] = False,
 ) -> None:
     """Check a spec, its task files and the prompts without loading a model.
@@ -123,13 +123,9 @@ def _check_task_prompts(spec: RunSpec, tasks: Tasks) -> None:
 
 def _preflight(spec: RunSpec) -> None:
     """A line for each thing that was looked at; exits with 1 if one of them is not as it should be."""
-    from ...agents.evolver.preflight import look_at_evolver
-    from ...agents.roles.client import KeyMissingError, Role
-    from ...agents.scoring.judge import Judge
-    from ...agents.scoring.preflight import look_at_endpoints, look_at_judge, look_at_oracle
-    from ...agents.scoring.quality import asked_oracle
-    from ...agents.usage import Usage
-    from ..preflight import look_at_policy
+    from ...agents.roles.client import KeyMissingError
+    from ...agents.scoring.preflight import each_replica
+    from ..preflight import look_at_policy, look_at_role
 
     endpoints = {"judge": spec.roles.judge, "oracle": spec.roles.oracle, "evolver": spec.roles.evolver}
     if not any(endpoints.values()):
@@ -138,19 +134,11 @@ def _preflight(spec: RunSpec) -> None:
     for name, endpoint in endpoints.items():
         if endpoint is None:
             continue
-        try:
-            role = Role(name, endpoint, Usage())
-        except KeyMissingError as error:
-            fail(f"{name}: {error}", BAD_INPUT)
-        findings = [*look_at_endpoints(role)]
-        if spec.roles.judge is not None and name == "judge" and any(f.ok for f in findings):
-            findings += look_at_judge(Judge(role, spec.roles.judge, None))
-        if spec.oracle.asks and name == "oracle" and any(f.ok for f in findings):
-            findings += look_at_oracle(asked_oracle(role, spec.oracle))
-        if name == "evolver" and any(f.ok for f in findings):
-            findings += look_at_evolver(role, spec)
-        role.close()
-        bad += _told(findings)
+        for replica in each_replica(endpoint):
+            try:
+                bad += _told(look_at_role(name, replica, spec))
+            except KeyMissingError as error:
+                fail(f"{name}: {error}", BAD_INPUT)
     if bad:
         raise typer.Exit(1)
 

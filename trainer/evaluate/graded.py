@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from ...agents.roles.client import Answer, NoAnswer, Question, Role, answer_alone
-from ...agents.roles.reading import read_json
+from ...agents.roles.client import Answer, NoAnswer, Question, Role
+from ...agents.roles.reading import answer_alone, read_json
 from ...agents.scoring.scorer import kind
 from ...agents.scoring.verdictcache import Reasons, VerdictCache
 from ...prompts import render
