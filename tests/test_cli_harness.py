@@ -22,11 +22,14 @@ import tiny
 from click.testing import Result
 from harnessrl.memory.events import fold_versions, read_log
 from harnessrl.memory.records import Accepted, AnyRecord, Decision, Group, Refused
+from harnessrl.specs import updates
 from harnessrl.specs.harness import HarnessState
 from harnessrl.specs.loader import load_harness_file, load_run_spec, load_task_file
 from harnessrl.specs.tasks import Criterion, RegexCheck
 from harnessrl.trainer import train
 from harnessrl.trainer.data.load import load_resolved
+from harnessrl.trainer.report.data import load_run
+from harnessrl.trainer.report.decisions import rows
 from harnessrl.trainer.requests import RollbackRequest, UpdateRequest, hand_in, handed_in
 from harnessrl.trainer.runfolder import RunFolder, latest_checkpoint
 
@@ -313,6 +316,54 @@ def test_an_answer_that_a_kill_voids_is_given_again(
     assert [r["type"] for r in raw].count("resumed") == 2
 
 
+# --- several tasks --------------------------------------------------------------------------------
+
+
+def test_a_change_of_several_tasks_is_measured_on_each(stopped: Path, tmp_path: Path) -> None:
+    update = written(tmp_path, ADD.replace("[fox]", "[fox, dog]"))
+    told = done("apply", stopped, update, "--author", "ann").splitlines()
+    assert told[0] == "c add 'The letter i occurs.', +2 points (fox, dog)"
+    rules = load_run_spec(stopped / "spec.yaml").spec.evolver.critic
+    first, most = 2 * rules.rollouts, 2 * rules.extended_rollouts
+    assert told[1] == f"measuring on 2 tasks: {first} rollouts, or {most} if that leaves it open"
+    output = resume(stopped).output
+    assert f"of ann on 2 tasks: {first} rollouts\n" in output  # said again before they are sampled
+    decision = [r for r in records(stopped) if isinstance(r, Decision)][-1]
+    assert decision.measured is not None and decision.measured.rollouts in (first, most)
+    assert set(decision.measured.tasks) == {"fox", "dog"}
+    assert decision.reason.startswith("on 2 tasks: ")
+    lines = done("log", stopped).splitlines()
+    for task_id, found in decision.measured.tasks.items():
+        assert any(line.startswith(f"    on {task_id}: gain {found.gain:+.2f} (") for line in lines)
+    shown = rows(load_run(stopped))[-1].measured
+    assert [line.split(":")[0] for line in shown if line.startswith(("fox", "dog"))] == ["fox", "dog"]
+    assert sum(line.startswith("guard agreement with quality") for line in shown) == 2
+    assert f"on {decision.measured.rollouts} fresh rollouts" in shown
+
+
+def test_a_change_of_guidance_says_what_it_costs_at_least(stopped: Path, tmp_path: Path) -> None:
+    told = done("apply", stopped, written(tmp_path, MOUNT)).splitlines()
+    rules = load_run_spec(stopped / "spec.yaml").spec.evolver.critic
+    assert told[1].startswith(f"measuring on 1 task: at least {2 * rules.rollouts} rollouts")
+    forced = done("apply", stopped, written(tmp_path, MOUNT), "--force")
+    sampling = done("apply", stopped, written(tmp_path, BOOST))
+    assert "measuring" not in forced + sampling
+
+
+def test_a_change_of_very_many_tasks_is_not_handed_in_to_be_measured(
+    stopped: Path, early: Early, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(updates, "MOST_MEASURED", 1)
+    path = written(tmp_path, ADD.replace("[fox]", "[fox, dog]"))
+    told = refused("apply", stopped, path)
+    assert told == (
+        f"{path}:3:3: update.task_ids: 2 tasks, and a change of g or c is measured on 1 at most: name "
+        "fewer of them, or apply it unmeasured with --force\n"
+    )
+    assert nothing_handed_in(stopped, early)
+    done("apply", stopped, path, "--force")
+
+
 # --- show, diff -----------------------------------------------------------------------------------
 
 
@@ -514,6 +565,7 @@ C_ADD = "update: {op: add, task_ids: [fox], rationale: '', criterion: {text: t, 
             "is not retired on fox",
         ),
         (C_ADD, "needs a judge role"),
+        (ADD.replace("[fox]", "[fox, dog, fox]"), "task_ids[2]: fox: is named twice"),
     ],
 )
 def test_an_update_that_does_not_fit_is_not_handed_in(

@@ -14,7 +14,7 @@ from .shared import BAD_INPUT, RunArg, check_run, fail
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ...memory.records import AnyRecord
+    from ...memory.records import AnyRecord, Decision
     from ...specs.faults import Fault
     from ...specs.harness import HarnessState
     from ...specs.schema import RunSpec
@@ -84,6 +84,7 @@ def log(run: RunArg) -> None:
     from ...specs.updates import describe
 
     records = _read(run)[2]
+    asked = {record.id: record for record in records if isinstance(record, Decision) and record.request}
     for record in records:
         if isinstance(record, Accepted):
             typer.echo(
@@ -93,10 +94,13 @@ def log(run: RunArg) -> None:
                 typer.echo(f"  back to version {record.rolled_back_to}")
             for update in record.updates:
                 typer.echo(f"  {describe(update)}: {update.rationale}")
+            for decision in (asked[i] for i in record.decision_ids if i in asked):
+                _echo_tasks(decision)
         if isinstance(record, Refused):
             typer.echo(f"refused, {record.author}: {record.reason}")
         if isinstance(record, Decision) and record.request and not record.accepted:
             typer.echo(f"rejected, {record.author}: {describe(record.update)}: {record.reason}")
+            _echo_tasks(record)
 
 
 @app.command("apply")
@@ -108,6 +112,9 @@ def apply_update(
     wait: WaitOption = 0.0,
 ) -> None:
     """Ask a run for one change of its harness. It is measured, and takes effect at a step boundary.
+
+    A change of g or c is measured on fresh rollouts of every task it names, 16 tasks at most: the mean
+    gain has to hold, and no task may pay for another. A change of p is measured on recorded rollouts.
 
     \b
     The file:
@@ -134,9 +141,11 @@ def apply_update(
         fail(str(error), BAD_INPUT)
     unknown = list(unknown_names(update, tasks.train))
     update = update if unknown else resolve(update, tasks.train)
-    if found := [*unknown, *_misfits(update, versions[-1], spec)]:
+    if found := [*unknown, *_misfits(update, versions[-1], spec), *([] if force else _too_many(update))]:
         fail("\n".join(map(str, places(file, found, ("update",)))), BAD_INPUT)
     typer.echo(describe(update))
+    if not force and update.interface != "p":
+        typer.echo(_cost(update, spec))
     request = UpdateRequest(
         id=new_id(),
         author=_author(author),
@@ -241,6 +250,13 @@ def _read(run: Path) -> tuple[RunSpec, Tasks, Sequence[AnyRecord], list[HarnessS
         fail(str(error), BAD_INPUT)
 
 
+def _echo_tasks(decision: Decision) -> None:
+    """What was measured on each of several tasks."""
+    for task_id, found in decision.measured.tasks.items() if decision.measured else ():
+        low, high = found.interval
+        typer.echo(f"    on {task_id}: gain {found.gain:+.2f} ({low:+.2f} to {high:+.2f})")
+
+
 def _misfits(update: Update, state: HarnessState, spec: RunSpec) -> Iterator[Fault]:
     """Everything for which an update does not fit the newest version of a run's harness, or the run."""
     from ...specs.faults import fault
@@ -252,6 +268,29 @@ def _misfits(update: Update, state: HarnessState, spec: RunSpec) -> Iterator[Fau
     for n, criterion in enumerate(brought_in(update)):
         if reason := unscorable([criterion], spec.roles.judge is not None):
             yield fault(reason, ("criterion",), ("criteria", n))
+
+
+def _too_many(update: Update) -> Iterator[Fault]:
+    from ...specs.faults import fault
+    from ...specs.updates import MOST_MEASURED
+
+    if update.interface != "p" and (n := len(update.task_ids)) > MOST_MEASURED:
+        told = (
+            f"{n:,} tasks, and a change of g or c is measured on {MOST_MEASURED} at most: name fewer of "
+            "them, or apply it unmeasured with --force"
+        )
+        yield fault(told, ("task_ids",))
+
+
+def _cost(update: Update, spec: RunSpec) -> str:
+    """What measuring a change of g or c will take. The kinds of rollouts on a task are known to the run
+    alone, since guidance fades; a change of g involves two at least."""
+    n, critic = len(update.task_ids), spec.evolver.critic
+    each = n * (1 if update.interface == "c" else 2)
+    least, most = each * critic.rollouts, each * critic.extended_rollouts
+    more = f", or {most:,} if that leaves it open" if most > least else ""
+    at_least = "at least " if update.interface == "g" else ""
+    return f"measuring on {n} task{'s' * (n > 1)}: {at_least}{least:,} rollouts{more}"
 
 
 def _version(versions: Sequence[HarnessState], number: int | None) -> HarnessState:
