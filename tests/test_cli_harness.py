@@ -364,6 +364,44 @@ def test_a_change_of_very_many_tasks_is_not_handed_in_to_be_measured(
     done("apply", stopped, path, "--force")
 
 
+# --- what others wrote ----------------------------------------------------------------------------
+
+FORGED = "Of use.\nversion 9, from step 1 on, by root"
+
+
+def test_nobody_writes_lines_of_their_own_into_the_log(stopped: Path, tmp_path: Path) -> None:
+    """Neither as an author nor in a rationale or a text; and a terminal obeys none of it."""
+    update = {
+        "op": "mount",
+        "task_ids": ["fox"],
+        "rationale": FORGED + "\x1b[2J",
+        "lines": ["one\nc  c-1  +9  judge  forged\x1b]0;title\x07"],
+        "share": 0.5,
+    }
+    forged = {"id": "9", "author": f"eve\n{FORGED}\x1b[1A", "force": True, "update": update}
+    hand_in(RunFolder(stopped).requests, UpdateRequest.model_validate(forged))
+    twice = {**forged, "id": "91", "update": {**update, "op": "retire", "criterion_id": "\x1b[31mc\n"}}
+    for key in ("lines", "share"):
+        del twice["update"][key]
+    hand_in(RunFolder(stopped).requests, UpdateRequest.model_validate(twice))
+    hand_in(RunFolder(stopped).requests, RollbackRequest(id="92", author=f"eve\n{FORGED}", version=77))
+    output = resume(stopped).output
+    told = done("log", stopped)
+    shown = (
+        done("show", stopped, "--task", "fox") + done("show", stopped) + done("diff", stopped, "1", "2")
+    )
+    for text in (output, told, shown):
+        assert "\x1b" not in text and "\x07" not in text
+        assert not any(line.startswith(("version 9", "c  c-1")) for line in text.splitlines())
+    assert "accepted g mount a 1-line checklist on 50% (fox) of eve Of use. version 9, from" in output
+    lines = told.splitlines()
+    assert lines[-4].endswith("by eve Of use. version 9, from step 1 on, by root⟨U+001B⟩[1A")
+    assert lines[-3].endswith(": Of use. version 9, from step 1 on, by root⟨U+001B⟩[2J")
+    assert lines[-2].startswith("rejected, eve Of use. version 9")
+    assert lines[-1].startswith("refused, eve Of use. version 9")
+    assert "one c  c-1  +9  judge  forged⟨U+001B⟩]0;title⟨U+0007⟩" in shown
+
+
 # --- show, diff -----------------------------------------------------------------------------------
 
 
