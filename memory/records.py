@@ -156,6 +156,9 @@ class Measurement(BaseModel):
     margin: float
     rollouts: int  # fresh rollouts measured on (0 for p: recorded rollouts)
     guards: dict[str, tuple[float, float]]  # guard -> (before, after) or (plain, guided)
+    #: Where it was measured on several tasks: what was seen on each. Above, signals and gain are then
+    #: means over the tasks, the rollouts a sum, and the guards stand here alone.
+    tasks: dict[str, Measurement] = {}
 
 
 class Decision(Record):

@@ -30,6 +30,9 @@ class _Update(Strict):
     def _reaches_a_task(self) -> _Update:
         if not (self.task_ids or getattr(self, "domains", ()) or getattr(self, "tags", ())):
             raise ValueError("names no task: give task_ids (for p also domains or tags)")
+        twice = [n for n, one in enumerate(self.task_ids) if one in self.task_ids[:n]]
+        if twice:
+            raise FaultsError([fault("is named twice", ("task_ids", n)) for n in twice])
         return self
 
 
@@ -213,6 +216,10 @@ GuidanceUpdate = Mount | Edit | SetFade | Unmount
 RubricUpdate = Add | Rewrite | Split | Merge | Reweight | Gate | Retire | Restore
 Update = Annotated[SamplingUpdate | GuidanceUpdate | RubricUpdate, Field(discriminator="op")]
 UPDATE: TypeAdapter[Update] = TypeAdapter(Update)
+
+
+#: Tasks that an update of g or c may name and be measured: each costs fresh rollouts of its own.
+MOST_MEASURED = 16
 
 
 class UpdateFile(Strict):

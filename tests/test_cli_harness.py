@@ -22,11 +22,14 @@ import tiny
 from click.testing import Result
 from harnessrl.memory.events import fold_versions, read_log
 from harnessrl.memory.records import Accepted, AnyRecord, Decision, Group, Refused
+from harnessrl.specs import updates
 from harnessrl.specs.harness import HarnessState
 from harnessrl.specs.loader import load_harness_file, load_run_spec, load_task_file
 from harnessrl.specs.tasks import Criterion, RegexCheck
 from harnessrl.trainer import train
 from harnessrl.trainer.data.load import load_resolved
+from harnessrl.trainer.report.data import load_run
+from harnessrl.trainer.report.decisions import rows
 from harnessrl.trainer.requests import RollbackRequest, UpdateRequest, hand_in, handed_in
 from harnessrl.trainer.runfolder import RunFolder, latest_checkpoint
 
@@ -313,6 +316,92 @@ def test_an_answer_that_a_kill_voids_is_given_again(
     assert [r["type"] for r in raw].count("resumed") == 2
 
 
+# --- several tasks --------------------------------------------------------------------------------
+
+
+def test_a_change_of_several_tasks_is_measured_on_each(stopped: Path, tmp_path: Path) -> None:
+    update = written(tmp_path, ADD.replace("[fox]", "[fox, dog]"))
+    told = done("apply", stopped, update, "--author", "ann").splitlines()
+    assert told[0] == "c add 'The letter i occurs.', +2 points (fox, dog)"
+    rules = load_run_spec(stopped / "spec.yaml").spec.evolver.critic
+    first, most = 2 * rules.rollouts, 2 * rules.extended_rollouts
+    assert told[1] == f"measuring on 2 tasks: {first} rollouts, or {most} if that leaves it open"
+    output = resume(stopped).output
+    assert f"of ann on 2 tasks: {first} rollouts\n" in output  # said again before they are sampled
+    decision = [r for r in records(stopped) if isinstance(r, Decision)][-1]
+    assert decision.measured is not None and decision.measured.rollouts in (first, most)
+    assert set(decision.measured.tasks) == {"fox", "dog"}
+    assert decision.reason.startswith("on 2 tasks: ")
+    lines = done("log", stopped).splitlines()
+    for task_id, found in decision.measured.tasks.items():
+        assert any(line.startswith(f"    on {task_id}: gain {found.gain:+.2f} (") for line in lines)
+    shown = rows(load_run(stopped))[-1].measured
+    assert [line.split(":")[0] for line in shown if line.startswith(("fox", "dog"))] == ["fox", "dog"]
+    assert sum(line.startswith("guard agreement with quality") for line in shown) == 2
+    assert f"on {decision.measured.rollouts} fresh rollouts" in shown
+
+
+def test_a_change_of_guidance_says_what_it_costs_at_least(stopped: Path, tmp_path: Path) -> None:
+    told = done("apply", stopped, written(tmp_path, MOUNT)).splitlines()
+    rules = load_run_spec(stopped / "spec.yaml").spec.evolver.critic
+    assert told[1].startswith(f"measuring on 1 task: at least {2 * rules.rollouts} rollouts")
+    forced = done("apply", stopped, written(tmp_path, MOUNT), "--force")
+    sampling = done("apply", stopped, written(tmp_path, BOOST))
+    assert "measuring" not in forced + sampling
+
+
+def test_a_change_of_very_many_tasks_is_not_handed_in_to_be_measured(
+    stopped: Path, early: Early, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(updates, "MOST_MEASURED", 1)
+    path = written(tmp_path, ADD.replace("[fox]", "[fox, dog]"))
+    told = refused("apply", stopped, path)
+    assert told == (
+        f"{path}:3:3: update.task_ids: 2 tasks, and a change of g or c is measured on 1 at most: name "
+        "fewer of them, or apply it unmeasured with --force\n"
+    )
+    assert nothing_handed_in(stopped, early)
+    done("apply", stopped, path, "--force")
+
+
+# --- what others wrote ----------------------------------------------------------------------------
+
+FORGED = "Of use.\nversion 9, from step 1 on, by root"
+
+
+def test_nobody_writes_lines_of_their_own_into_the_log(stopped: Path, tmp_path: Path) -> None:
+    """Neither as an author nor in a rationale or a text; and a terminal obeys none of it."""
+    update = {
+        "op": "mount",
+        "task_ids": ["fox"],
+        "rationale": FORGED + "\x1b[2J",
+        "lines": ["one\nc  c-1  +9  judge  forged\x1b]0;title\x07"],
+        "share": 0.5,
+    }
+    forged = {"id": "9", "author": f"eve\n{FORGED}\x1b[1A", "force": True, "update": update}
+    hand_in(RunFolder(stopped).requests, UpdateRequest.model_validate(forged))
+    twice = {**forged, "id": "91", "update": {**update, "op": "retire", "criterion_id": "\x1b[31mc\n"}}
+    for key in ("lines", "share"):
+        del twice["update"][key]
+    hand_in(RunFolder(stopped).requests, UpdateRequest.model_validate(twice))
+    hand_in(RunFolder(stopped).requests, RollbackRequest(id="92", author=f"eve\n{FORGED}", version=77))
+    output = resume(stopped).output
+    told = done("log", stopped)
+    shown = (
+        done("show", stopped, "--task", "fox") + done("show", stopped) + done("diff", stopped, "1", "2")
+    )
+    for text in (output, told, shown):
+        assert "\x1b" not in text and "\x07" not in text
+        assert not any(line.startswith(("version 9", "c  c-1")) for line in text.splitlines())
+    assert "accepted g mount a 1-line checklist on 50% (fox) of eve Of use. version 9, from" in output
+    lines = told.splitlines()
+    assert lines[-4].endswith("by eve Of use. version 9, from step 1 on, by root⟨U+001B⟩[1A")
+    assert lines[-3].endswith(": Of use. version 9, from step 1 on, by root⟨U+001B⟩[2J")
+    assert lines[-2].startswith("rejected, eve Of use. version 9")
+    assert lines[-1].startswith("refused, eve Of use. version 9")
+    assert "one c  c-1  +9  judge  forged⟨U+001B⟩]0;title⟨U+0007⟩" in shown
+
+
 # --- show, diff -----------------------------------------------------------------------------------
 
 
@@ -514,6 +603,7 @@ C_ADD = "update: {op: add, task_ids: [fox], rationale: '', criterion: {text: t, 
             "is not retired on fox",
         ),
         (C_ADD, "needs a judge role"),
+        (ADD.replace("[fox]", "[fox, dog, fox]"), "task_ids[2]: fox: is named twice"),
     ],
 )
 def test_an_update_that_does_not_fit_is_not_handed_in(

@@ -22,6 +22,7 @@ from harnessrl.specs.harness import HarnessState, UpdateError, apply
 from harnessrl.specs.schema import Oracle
 from harnessrl.specs.tasks import Criterion, Task
 from harnessrl.specs.updates import (
+    MOST_MEASURED,
     Add,
     Boost,
     Edit,
@@ -317,23 +318,139 @@ def test_unscored_verdicts_are_dropped_group_by_group_as_in_training(tmp_path: P
     assert found.measured.before == pytest.approx(pooled(groups), abs=0.04)
 
 
-def test_an_update_for_several_tasks_is_not_accepted_on_one_tasks_evidence(tmp_path: Path) -> None:
-    """On `a` beta goes with quality, on `b` against it."""
+# --- several tasks -------------------------------------------------------------------------------
+
+AB = harness_of(make_task("a"), make_task("b"))
+BOTH_BETA = Add(task_ids=("a", "b"), rationale="", criterion=says("beta", 3.0))
+
+
+def on_each(**texts: Sequence[str]) -> Write:
+    """Texts of the tasks' fresh rollouts by their number."""
 
     def write(request: Request, rng: np.random.Generator) -> str:
-        quality = int(request.key[-1]) % 8
-        up = quality > 3 if "about a" in request.prompt else quality <= 3
-        return f"0.{quality} {'beta' if up else 'x'}"
+        task, n = str(request.key[2]), int(request.key[-1])
+        return texts[task][n % len(texts[task])]
+
+    return write
+
+
+def alone(update: Update, task: str) -> Update:
+    return update.model_copy(update={"task_ids": (task,)})
+
+
+#: Beta goes with quality; against it; beside it.
+UP = [f"{0.1 + i % 4 / 10:.1f} {('alpha', 'beta')[i % 4 // 2]}" for i in range(8)]
+DOWN = [f"{0.1 + i % 4 / 10:.1f} {('beta', 'alpha')[i % 4 // 2]}" for i in range(8)]
+SILENT = ["0.1 x", "0.4 x"]
+
+
+def test_a_change_of_several_tasks_is_measured_on_each_of_them(tmp_path: Path) -> None:
+    world = World(tmp_path, on_each(a=UP, b=UP[::-1]))
+    heard: list[tuple[int, int]] = []
+    verdict = world.critic.decide(BOTH_BETA, AB, STEP, 0, True, lambda *cost: heard.append(cost))
+    assert heard == [(2, 64)] and len(world.policy.requests) == 64
+    found = verdict.measured
+    assert verdict.accepted and found is not None
+    assert verdict.reason.startswith("on 2 tasks: gain ") and verdict.reason.endswith("guards held")
+    assert found.rollouts == 64 and found.guards == {} and set(found.tasks) == {"a", "b"}
+    # What is seen of a task is what it would be measured to be alone.
+    for task in ("a", "b"):
+        assert world.judge(alone(BOTH_BETA, task), AB).measured == found.tasks[task]
+    for name in ("before", "after", "gain"):
+        mean = np.mean([getattr(one, name) for one in found.tasks.values()])
+        assert getattr(found, name) == pytest.approx(mean)
+
+
+def test_a_change_of_several_tasks_is_not_accepted_on_one_tasks_evidence(tmp_path: Path) -> None:
+    world = World(tmp_path, on_each(a=UP, b=DOWN))
+    assert world.judge(alone(BOTH_BETA, "a"), AB).accepted
+    found = world.judge(BOTH_BETA, AB)
+    assert not found.accepted
+    assert found.reason.startswith("on 2 tasks: guard failed: agreement with quality on b ")
+    assert " on a " not in found.reason
+
+
+def test_a_task_without_an_effect_is_in_nobodys_way(tmp_path: Path) -> None:
+    found = World(tmp_path, on_each(a=UP, b=SILENT)).judge(BOTH_BETA, AB)
+    assert found.accepted
+    assert found.measured.tasks["b"].gain == 0
+    assert found.measured.gain == pytest.approx(found.measured.tasks["a"].gain / 2)
+
+
+def test_no_task_pays_for_another(tmp_path: Path) -> None:
+    """On `b` beta splits responses of one quality, by chance: agreement stays, signal falls."""
+    splits = ["0.2 x", "0.2 beta", "0.6 alpha", "0.6 alpha beta"]
+    world = World(tmp_path, on_each(a=["0.1 x", "0.4 beta"], b=splits))
+    small = BOTH_BETA.model_copy(update={"criterion": says("beta", 0.2)})
+    found = world.judge(small, AB)
+    guards = found.measured.tasks["b"].guards["agreement with quality"]
+    assert guards[1] >= guards[0] and found.measured.tasks["b"].gain < -0.1
+    assert found.measured.gain > 0.05 and found.measured.p_no_gain <= found.measured.alpha
+    assert not found.accepted
+    assert found.reason.startswith("on 2 tasks: guard failed: signal rate on b ")
+
+
+def test_evidence_of_several_tasks_adds_up(tmp_path: Path) -> None:
+    """On each task the gain rests on two rollouts of 32; a bootstrap sample misses both now and then."""
+    few = ["0.5 x"] * 32
+    few[3] = few[9] = "0.9 beta"
+    world = World(tmp_path, on_each(a=few, b=few, c=few), extended_rollouts=32)
+    three = harness_of(*(make_task(name) for name in "abc"))
+    update = BOTH_BETA.model_copy(update={"task_ids": ("a", "b", "c")})
+    one = world.judge(alone(update, "a"), three)
+    assert not one.accepted and "may be luck" in one.reason
+    assert world.judge(update, three).accepted
+
+
+def test_several_tasks_get_a_second_look_together(tmp_path: Path) -> None:
+    lucky = ["0.5 x"] * 64
+    lucky[3] = "0.9 beta"
+    world = World(tmp_path, on_each(a=lucky, b=lucky))
+    found = world.judge(BOTH_BETA, AB)
+    assert not found.accepted and found.measured.rollouts == 128
+    for task in "ab":
+        numbers = [r.key[-1] for r in world.policy.requests if r.key[2] == task]
+        assert numbers == list(range(64))
+
+
+def test_guidance_of_several_tasks_has_to_help_on_each(tmp_path: Path) -> None:
+    plain = ["0.3 x", "0.4 x"]
+    guided = {"a": ["0.8 alpha", "0.9 alpha"], "b": ["0.2 alpha", "0.3 alpha"]}
+
+    def write(request: Request, rng: np.random.Generator) -> str:
+        texts = guided[str(request.key[2])] if request.key[-2] else plain
+        return texts[int(request.key[-1]) % 2]
 
     world = World(tmp_path, write)
-    harness = harness_of(make_task("a"), make_task("b"))
-    both = Add(task_ids=("a", "b"), rationale="", criterion=says("beta"))
-    assert world.judge(both.model_copy(update={"task_ids": ("a",)}), harness).accepted
-    try:
-        found = world.judge(both, harness)
-    except UnmeasurableError:
-        return  # to refuse what cannot be measured is an answer too
-    assert not found.accepted
+    both = mount().model_copy(update={"task_ids": ("a", "b")})
+    found = world.judge(both, AB)
+    assert found.measured.rollouts == len(world.policy.requests) == 2 * 2 * 32
+    assert world.judge(alone(both, "a"), AB).accepted and not found.accepted
+    assert "guard failed: mean quality on b 0.35 -> 0.25" in found.reason
+
+
+def test_what_cannot_be_measured_on_a_task_is_said_with_its_name(tmp_path: Path) -> None:
+    world = World(tmp_path, NOISE)
+    ramped = apply(AB, [alone(mount("say alpha", "be brief", share="ramp"), "b")])
+    both = mount("x").model_copy(update={"task_ids": ("a", "b")})
+    with pytest.raises(UnmeasurableError, match=r"^b: a ramp shows each rollout other lines"):
+        world.judge(both, ramped)
+    assert world.policy.requests == []  # nothing is spent before
+
+
+def test_a_change_of_very_many_tasks_is_not_measured(tmp_path: Path) -> None:
+    names = [f"t{n}" for n in range(MOST_MEASURED + 1)]
+    harness = harness_of(*map(make_task, names))
+    world = World(tmp_path, NOISE)
+    everywhere = BOTH_BETA.model_copy(update={"task_ids": tuple(names)})
+    verdict = world.decide(everywhere, harness)
+    assert not verdict.accepted and world.policy.requests == []
+    assert verdict.reason == (
+        "cannot be measured: a change of g or c is measured on 16 tasks at most, not on 17"
+    )
+    assert world.decide(everywhere, harness, test=False).accepted
+    pause = Pause(task_ids=tuple(names), rationale="")
+    assert world.judge(pause, harness).measured.rollouts == 0  # p needs no rollouts
 
 
 # --- guidance ------------------------------------------------------------------------------------
@@ -772,6 +889,18 @@ def test_under_the_quickstarts_rules_it_is_a_tenth_at_most(tmp_path: Path) -> No
         for seed in range(150)
     ]
     assert np.mean(fooled) <= 0.1
+
+
+@pytest.mark.usefixtures("quick")
+def test_several_tasks_do_not_make_it_easier_to_be_fooled(tmp_path: Path) -> None:
+    three = harness_of(*(make_task(name) for name in "abc"))
+    update = ADD_BETA.model_copy(update={"task_ids": ("a", "b", "c")})
+
+    def fooled(seed: int) -> bool:
+        world = World(tmp_path, coins, seed=seed, alpha=0.4, margin=0.0)
+        return any(world.judge(update, three, revision).accepted for revision in (0, 1))
+
+    assert np.mean([fooled(seed) for seed in range(60)]) <= 0.4
 
 
 @pytest.mark.usefixtures("quick")

@@ -41,7 +41,7 @@ def trained(folder: Path, model: Path, spec: dict[str, Any], rows: list[str]) ->
     content = yaml.safe_load(paths.spec.read_text())
     content["tasks"]["files"].append("rows.jsonl")
     for key, value in spec.items():
-        content[key] = {**content[key], **value} if isinstance(value, dict) else value
+        content[key] = {**content.get(key, {}), **value} if isinstance(value, dict) else value
     paths.spec.write_text(yaml.safe_dump(content))
     done = tiny.invoke("train", paths.spec, "--recipe", "grpo", "--no-probe")
     assert done.exit_code == 0, done.output
@@ -122,3 +122,53 @@ def test_an_evaluation_without_tasks_is_not_scheduled(tmp_path: Path, tiny_model
     loaded = load_run_spec(tmp_path / "out" / "spec.yaml")
     assert loaded.spec.logging.evaluate_every == 0
     assert {*load_tasks(loaded).train} == {"open-1"}
+
+
+NODES = ("evolver.propose", "evolver.attribute", "oracle", "roles.judge")
+
+
+def test_an_export_with_templates_of_ones_own_stands_alone(tmp_path: Path, tiny_model: Path) -> None:
+    """Moved elsewhere, and with nothing of the run and its spec left, it loads and starts the same."""
+    home = tmp_path / "home"
+    home.mkdir()
+    needed = {"oracle": "{{ prompt }} {{ first }} {{ second }}"}
+    needed["roles.judge"] = "{{ prompt }} {{ response }} {{ criterion }}"
+    for node in NODES:
+        (home / f"{node}.md").write_text(f"{node}, as I like it. {needed.get(node, '{{ prompt }}')}\n")
+    spec = {
+        "start": "start.yaml",
+        "roles": {
+            "policy": {"model": str(tiny_model)},
+            "judge": {"base_urls": ["http://127.0.0.1:9/v1"], "model": "m", "prompt": "roles.judge.md"},
+        },
+        "oracle": {"prompt": "oracle.md"},
+        "evolver": {node: {"prompt": f"evolver.{node}.md"} for node in ("propose", "attribute")},
+    }
+    run = trained(home, tiny_model, spec, ROWS)
+    old = load_harness_file(run / "harness" / "000000.yaml")
+    done = tiny.invoke("harness", "export", run, "--to", tmp_path / "out", "--include-unlicensed")
+    assert done.exit_code == 0, done.output
+    folder = f"roles.policy.model, {tiny_model}; elsewhere, take that folder along"
+    assert f"not in {tmp_path / 'out'}: {folder}" in done.stderr
+    shutil.rmtree(home)
+    moved = Path(shutil.move(tmp_path / "out", tmp_path / "moved"))
+    assert {p.name for p in (moved / "prompts").iterdir()} == {f"{node}.prompt.md" for node in NODES}
+    done = tiny.invoke("validate", moved / "spec.yaml")
+    assert done.exit_code == 0, done.output
+    options = ["--recipe", "grpo", "--no-probe", "--folder", tmp_path / "again"]
+    done = tiny.invoke("train", moved / "spec.yaml", *options)
+    assert done.exit_code == 0, done.output
+    again = tmp_path / "again" / "tiny-evolved"
+    assert load_harness_file(again / "harness" / "000000.yaml") == old
+    for node in NODES:
+        assert (again / f"prompts/{node}.prompt.md").read_text().startswith(f"{node}, as I like it.")
+
+
+def test_a_template_that_is_gone_is_said_so(run: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    spec = yaml.safe_load((copy / "spec.yaml").read_text())
+    spec["oracle"]["prompt"] = "prompts/oracle.prompt.md"
+    (copy / "spec.yaml").write_text(yaml.safe_dump(spec))
+    done = tiny.invoke("harness", "export", copy, "--to", tmp_path / "out")
+    assert done.exit_code == 2 and not (tmp_path / "out").exists()
+    assert "oracle.prompt: prompts/oracle.prompt.md does not exist" in done.output

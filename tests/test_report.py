@@ -29,6 +29,7 @@ from harnessrl.memory.records import (
     RunStarted,
     StepSummary,
 )
+from harnessrl.specs.printable import neutralise
 from harnessrl.specs.schema import LocalEngine, Oracle, PolicyRole, Roles, RunSpec, Tasks
 from harnessrl.specs.tasks import Criterion, HeldOutTask, TaskFile, TrainTask
 from harnessrl.specs.updates import Add, Mount, Pause, Retire, Update
@@ -36,7 +37,7 @@ from harnessrl.trainer.report import build, diagnosis
 from harnessrl.trainer.report import rollouts as rollouts_module
 from harnessrl.trainer.report.build import build_report
 from harnessrl.trainer.report.data import load_run
-from harnessrl.trainer.report.text import neutralise, number, signed
+from harnessrl.trainer.report.text import number, signed
 
 HOSTILE = (
     "<script>alert(1)</script></svg></details><img src=x onerror=alert(2)> \u202eevil\u0007 \x1b[31m"

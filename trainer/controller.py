@@ -206,7 +206,7 @@ class Controller:
     def _answer_people(self, step: int, tell: Callable[[str], None]) -> None:
         """What people asked for since the last step (`harnessrl harness apply | rollback`)."""
         for request in open_requests(self.asked(), self.memory.records, step):
-            answer = answer_request(request, step, self.versions, self.critic)
+            answer = answer_request(request, step, self.versions, self.critic, tell)
             tell(answer.told)
             self._remember(answer.records)
             if answer.accepted:

@@ -1,18 +1,22 @@
-"""A harness version as files that start another run: spec, tasks, and what is changed about them."""
+"""A harness version as files that start another run: spec, templates, tasks, what is changed of them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from ..specs.harness import HarnessState
 from ..specs.harnessfile import HarnessFile, to_file
+from ..specs.loader import dump_yaml
+from ..specs.openrlhf import OpenrlhfEngine
 from ..specs.schema import RunSpec
 from ..specs.tasks import Task, TaskFile
 from .data.load import Tasks
 from .data.validation import cut
+from .stored import with_templates
 
 T = TypeVar("T", bound=Task)
 
@@ -26,6 +30,28 @@ class Export:
     harness: HarnessFile
     unlicensed: Counter[str]
     """Of each source that states no licence: how many of its tasks there are, or were left out."""
+
+    def files(self) -> dict[str, str]:
+        """The text of every file by its name in the export's folder, spec.yaml last: it names the others.
+
+        Raises `OSError` where a template of the spec cannot be read.
+        """
+        spec, templates = with_templates(self.spec)
+        texts = {
+            name: dump_yaml(content.model_dump(mode="json", exclude_none=True))
+            for name, content in (("tasks.yaml", self.tasks), ("harness.yaml", self.harness))
+        }
+        return {**templates, **texts, "spec.yaml": dump_yaml(spec)}
+
+    @property
+    def weights(self) -> dict[str, str]:
+        """Folders of weights that the spec names, by the key: they are no part of an export."""
+        named = {"roles.policy.model": self.spec.roles.policy.model}
+        if isinstance(self.spec.engine, OpenrlhfEngine):
+            for role, server in self.spec.engine.serve.roles().items():
+                if server.model is not None:
+                    named[f"engine.serve.{role}.model"] = server.model
+        return {key: name for key, name in named.items() if Path(name).expanduser().is_dir()}
 
 
 def exported(

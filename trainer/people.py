@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,9 +35,13 @@ def open_requests(
 
 
 def answer_request(
-    request: HarnessRequest, step: int, versions: Sequence[HarnessState], critic: Critic
+    request: HarnessRequest,
+    step: int,
+    versions: Sequence[HarnessState],
+    critic: Critic,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> PersonAnswer:
-    """Answer an open request after `step`.
+    """Answer an open request after `step`. `tell` hears what a measurement costs before it begins.
 
     Raises `StalePolicyError` if the critic's policy has not taken just the steps 0 to `step`.
     """
@@ -53,7 +57,12 @@ def answer_request(
     except ValueError as error:
         return refuse(request, step, harness, str(error))
     # A stream of its own: the evolver's candidates count revisions from 0.
-    verdict = critic.decide(update, harness, step, request.id, not request.force)
+    asked = f"{describe(update)} of {request.author}"
+
+    def cost(tasks: int, rollouts: int) -> None:
+        tell(f"measuring {asked} on {tasks} task{'s' * (tasks > 1)}: {rollouts:,} rollouts")
+
+    verdict = critic.decide(update, harness, step, request.id, not request.force, cost)
     decision = Decision(
         id=f"u-{step:06d}-{request.id}",
         step=step,
@@ -69,7 +78,7 @@ def answer_request(
         **by,
     )
     word = "accepted" if verdict.accepted else "rejected"
-    told = f"{word} {describe(update)} of {request.author}: {verdict.reason}"
+    told = f"{word} {asked}: {verdict.reason}"
     accepted = {"decision_ids": [decision.id], "updates": [update], **by} if verdict.accepted else None
     return PersonAnswer(told, [decision], accepted)
 

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from ..specs.printable import one_line
 from .metrics import wall_time
 
 LAST_STEPS = 8  # rows of the live table
@@ -64,7 +65,7 @@ class Display:
 
     def say(self, text: str) -> None:
         """What is being done now, e.g. by the evolver."""
-        self.note = text
+        self.note = one_line(text)
         if self.console.is_terminal:
             self._refresh()
         else:
@@ -72,11 +73,11 @@ class Display:
 
     def tell(self, text: str) -> None:
         """Something that stays on the screen: an alarm, an answer to a person."""
-        self.console.print(f"  {text}", markup=False, highlight=False, soft_wrap=True)
+        self.console.print(f"  {one_line(text)}", markup=False, highlight=False, soft_wrap=True)
 
     def hold(self, text: str) -> None:
         """Something a person must see whatever else is going on."""
-        self.held = text
+        self.held = one_line(text)
         if self.console.is_terminal:
             self._refresh()
         else:

@@ -60,18 +60,30 @@ def write_start(run: RunFolder, spec: RunSpec, tasks: Tasks, provenance: dict[st
         del resolved["validation"]
     write_atomic(run.tasks, dump_yaml(resolved))
     # What the run started from lies beside its spec, whatever becomes of the original files.
-    stored = spec.model_dump(mode="json", exclude_none=True)
+    stored, files = with_templates(spec)
     stored["tasks"]["files"] = [run.tasks.name]
     if spec.start:
         stored["start"] = str(run.harness(0).relative_to(run.root))
+    for file, text in files.items():
+        write_atomic(run.root / file, text)
+    write_atomic(run.spec, dump_yaml(stored))
+
+
+def with_templates(spec: RunSpec) -> tuple[dict[str, Any], dict[str, str]]:
+    """The content of a spec file that names its templates beside it, and their texts by these names.
+
+    Raises `OSError`.
+    """
+    content = spec.model_dump(mode="json", exclude_none=True)
+    files: dict[str, str] = {}
     for path, text in _templates(spec).items():
         file = f"prompts/{dotted(path)}.md"
-        write_atomic(run.root / file, text)
-        section: Any = stored
+        files[file] = text
+        section: Any = content
         for step in path[:-1]:
             section = section[step]
         section[path[-1]] = file
-    write_atomic(run.spec, dump_yaml(stored))
+    return content, files
 
 
 def accept_changes(run: RunFolder, spec: RunSpec, recipe: str, tasks: Tasks, changes: list[str]) -> None:

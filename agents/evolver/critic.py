@@ -2,14 +2,16 @@
 
 A c-update judges the same fresh rollouts under both rubrics (paired). A g-update compares groups under
 today's guidance (or none) with groups under the new one: samples of their own, beside plain ones. A
-p-update is scored on what it would draw, from recorded rollouts. Shapes: N fresh rollouts of a kind (the
-same guidance), R bootstrap replicates, M drawn groups of G, K criteria.
+p-update is scored on what it would draw, from recorded rollouts. A change of g or c for several tasks is
+measured on each of them (`decision.accept_on_all`). Shapes: N fresh rollouts of a kind (the same
+guidance), R bootstrap replicates, M drawn groups of G, K criteria.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,13 +23,13 @@ from ...specs.harness import HarnessState, UpdateError, apply
 from ...specs.sampling import effective_tasks, probabilities, stream
 from ...specs.schema import RunSpec
 from ...specs.tasks import Criterion, TrainTask
-from ...specs.updates import Edit, Mount, Update, replaced
+from ...specs.updates import MOST_MEASURED, Edit, Mount, Update, replaced
 from ..policy import Policy, PolicyError, PromptError, Request
 from ..scoring.diagnosis import agreement, group_signals, pool
 from ..scoring.reward import Floats
 from ..scoring.scorer import Scorer
 from .attribute import group_arrays, informative_share
-from .decision import Guard, Outcome, Replicates, accept
+from .decision import Guard, Outcome, Replicates, Seen, accept, accept_on_all
 from .evidence import Memory
 
 REPLICATES = 400  # bootstrap replicates R
@@ -66,24 +68,38 @@ class Critic:
         self.alpha = rules.alpha / (looks * (1 + rules.max_revisions))
 
     def decide(
-        self, update: Update, harness: HarnessState, step: int, revision: int | str, test: bool
+        self,
+        update: Update,
+        harness: HarnessState,
+        step: int,
+        revision: int | str,
+        test: bool,
+        cost: Callable[[int, int], None] = lambda *_: None,
     ) -> Verdict:
         """Accept or reject a candidate; without a `test`, whatever can be applied is accepted.
 
+        `cost` hears beforehand of how many tasks how many fresh rollouts will be sampled at first.
         Raises `StalePolicyError`.
         """
         try:
             if not test:
                 self.check(update, harness, step)
                 return Verdict(True, "not measured", None)
-            outcome = self.judge(update, harness, step, revision)
+            outcome = self.judge(update, harness, step, revision, cost)
         except UpdateError as error:
             return Verdict(False, f"cannot be applied: {error}", None)
         except UnmeasurableError as error:
             return Verdict(False, f"cannot be measured: {error}", None)
         return Verdict(outcome.accepted, outcome.reason, outcome.measured)
 
-    def judge(self, update: Update, harness: HarnessState, step: int, revision: int | str) -> Outcome:
+    def judge(
+        self,
+        update: Update,
+        harness: HarnessState,
+        step: int,
+        revision: int | str,
+        cost: Callable[[int, int], None] = lambda *_: None,
+    ) -> Outcome:
         """Measure one candidate on fresh rollouts, once more with more of them if that is open.
 
         Raises `UpdateError` when it cannot be applied, `UnmeasurableError`, and `StalePolicyError`
@@ -97,14 +113,31 @@ class Critic:
         after = self.check(update, harness, step)
         if update.interface == "p":
             return self._judge_p(update, harness, after, step)
-        if len(update.task_ids) > 1:
-            raise UnmeasurableError("a change of g or c is measured on one task, not on several")
-        trial = _Trial(self, update, harness, after, step, revision)
+        if len(update.task_ids) > MOST_MEASURED:
+            told = f"a change of g or c is measured on {MOST_MEASURED} tasks at most, not on"
+            raise UnmeasurableError(f"{told} {len(update.task_ids)}")
+        trials = []
+        for task_id in update.task_ids:
+            with _naming(task_id, update):
+                trials.append(_Trial(self, update, task_id, harness, after, step, revision))
         rules = self.spec.evolver.critic
-        outcome = trial.look(rules.rollouts)
+        cost(len(trials), rules.rollouts * sum(len(trial.kinds) for trial in trials))
+        outcome = self._look(trials, rules.rollouts)
         if outcome.open and rules.extended_rollouts > rules.rollouts:
-            outcome = trial.look(rules.extended_rollouts)
+            outcome = self._look(trials, rules.extended_rollouts)
         return outcome
+
+    def _look(self, trials: Sequence[_Trial], n: int) -> Outcome:
+        """Decide on `n` fresh rollouts of every kind on each task. Raises `UnmeasurableError`."""
+        seen = {}
+        for trial in trials:
+            with _naming(trial.task.id, trial.update):
+                seen[trial.task.id] = trial.look(n)
+        margin = self.spec.evolver.critic.margin
+        if len(seen) > 1:
+            return accept_on_all(seen, self.alpha, margin)
+        (one,) = seen.values()
+        return accept(one.signal, one.guards, self.alpha, margin, one.rollouts)
 
     def _judge_p(self, update: Update, harness: HarnessState, after: HarnessState, step: int) -> Outcome:
         """Expected signal sum p(x) s(x) of the domains the update touches, before and after."""
@@ -176,6 +209,17 @@ class Critic:
         return probabilities(harness, p.domain_shares, p.paused_weight)
 
 
+@contextmanager
+def _naming(task_id: str, update: Update) -> Iterator[None]:
+    """Let an `UnmeasurableError` say which of an update's tasks it is about."""
+    try:
+        yield
+    except UnmeasurableError as error:
+        if len(update.task_ids) == 1:
+            raise
+        raise UnmeasurableError(f"{task_id}: {error}") from None
+
+
 #: What a rollout is shown; () is a plain one. Rollouts that are shown the same are of one kind.
 Kind = tuple[Shown, ...]
 #: How many of a group's G rollouts are of each kind.
@@ -198,21 +242,22 @@ class _Fresh:
 
 
 class _Trial:
-    """One candidate of g or c on a growing set of fresh rollouts of every kind it involves."""
+    """One candidate of g or c on one task: a growing set of fresh rollouts of every kind it involves."""
 
     def __init__(
         self,
         critic: Critic,
         update: Update,
+        task_id: str,
         harness: HarnessState,
         after: HarnessState,
         step: int,
         revision: int | str,
     ) -> None:
         self.critic = critic
-        self.key = (step, update.task_ids[0], revision)
+        self.key = (step, task_id, revision)
         self.update = update
-        self.task: TrainTask = harness.tasks[update.task_ids[0]]
+        self.task: TrainTask = harness.tasks[task_id]
         self.rubric = harness.rubric(self.task.id)
         self.rubric_after = after.rubric(self.task.id)
         every = {c.id: c for c in (*self.rubric, *self.rubric_after)}
@@ -230,8 +275,8 @@ class _Trial:
         self._fresh: list[_Fresh] | None = None
         self._resolution = 0.0
 
-    def look(self, n: int) -> Outcome:
-        """Bring the fresh rollouts of every kind up to `n`, measure, decide."""
+    def look(self, n: int) -> Seen:
+        """Bring the fresh rollouts of every kind up to `n`, and measure. Raises `UnmeasurableError`."""
         fresh = self._bring_up_to(n)
         for rubric in (self.rubric, self.rubric_after):
             self._can_score(rubric, fresh)
@@ -246,11 +291,9 @@ class _Trial:
             groups_after = self._groups(self.mix_after, drawn, rng)
         before, before_R = self._rates(self.rubric, groups_before, fresh)
         after, after_R = self._rates(self.rubric_after, groups_after, fresh)
-        return accept(
+        return Seen(
             Replicates(before, after, before_R, after_R),
             self._guards(dict(zip(self.kinds, fresh, strict=True))),
-            self.critic.alpha,
-            self.critic.spec.evolver.critic.margin,
             rollouts=n * len(self.kinds),
         )
 

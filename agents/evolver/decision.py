@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,6 +35,15 @@ class Guard:
         if self.strict:
             return self.after > self.before
         return self.after >= self.before
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a look at one task's fresh rollouts shows."""
+
+    signal: Replicates
+    guards: Mapping[str, Guard]
+    rollouts: int
 
 
 @dataclass(frozen=True)
@@ -86,3 +95,31 @@ def accept(
         reason = f"{seen} may be luck: P(no gain) {p_no_gain:.3f} is above {alpha:.3f}"
         return Outcome(False, reason, measured, open=True)
     return Outcome(True, f"{seen}, P(no gain) {p_no_gain:.3f} <= {alpha:.3f}, guards held", measured)
+
+
+def accept_on_all(seen: Mapping[str, Seen], alpha: float, margin: float) -> Outcome:
+    """Accept a change of several tasks, by task id, if the mean of their gains passes `accept`.
+
+    Each task counts the same, and its replicates are of its own rollouts. No task may pay for another:
+    the guards have to hold on every one of them, and none may lose signal beyond luck (a probability
+    <= `alpha`, shared by the tasks, of being no loss).
+    """
+    guards: dict[str, Guard] = {}
+    alone: dict[str, Measurement] = {}
+    for task_id, one in seen.items():
+        signal = one.signal
+        alone[task_id] = accept(signal, one.guards, alpha, margin, one.rollouts).measured
+        guards |= {f"{name} on {task_id}": guard for name, guard in one.guards.items()}
+        if (signal.after_R >= signal.before_R).mean() <= alpha / len(seen):
+            guards[f"signal rate on {task_id}"] = Guard(signal.before, signal.after)
+    signals = [one.signal for one in seen.values()]
+    pooled = Replicates(
+        float(np.mean([signal.before for signal in signals])),
+        float(np.mean([signal.after for signal in signals])),
+        np.mean([signal.before_R for signal in signals], axis=0),
+        np.mean([signal.after_R for signal in signals], axis=0),
+    )
+    rollouts = sum(one.rollouts for one in seen.values())
+    outcome = accept(pooled, guards, alpha, margin, rollouts)
+    measured = outcome.measured.model_copy(update={"guards": {}, "tasks": alone})
+    return replace(outcome, reason=f"on {len(seen)} tasks: {outcome.reason}", measured=measured)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .shared import BAD_INPUT, STOPPED, fail
+from .shared import BAD_INPUT, STOPPED, fail, say
 
 if TYPE_CHECKING:
     from ..data.mix import Mix
@@ -67,9 +67,9 @@ def build(
     target = out or Path(built.spec.name)
     missing = built.missing()
     for line in _accounts(built):
-        typer.echo(line)
+        say(line)
     for line in missing:
-        typer.echo(f"missing: {line}")
+        say(f"missing: {line}")
     if strict and missing:
         fail(f"{len(missing)} quotas or sources are missing (--strict); nothing was written")
     if not (built.train or built.held_out or any(built.ood.values())):
@@ -153,7 +153,7 @@ def show(
     known = {one.id: one for one in _tasks(path, folder, offline)}
     if task is None:
         for one in known.values():
-            typer.echo(f"{one.id}\t{_kind(one)}\t{one.domain}\t{shortened(one.prompt)}")
+            say(f"{one.id}\t{_kind(one)}\t{one.domain}\t{shortened(one.prompt)}")
         return
     if task not in known:
         fail(f"there is no task {task} in {path}{did_you_mean(task, known)}", BAD_INPUT)
@@ -182,7 +182,7 @@ def validate(
     for kind, found in kinds.items():
         typer.echo(f"{kind}: {len(found):,}")
         for one in found if every else found[:SHOWN]:
-            typer.echo(f"  {one.where}: {one.detail}: {one.suggestion}")
+            say(f"  {one.where}: {one.detail}: {one.suggestion}")
     n = sum(map(len, kinds.values()))
     typer.echo(f"{len(tasks):,} tasks, {n:,} finding{'s' * (n != 1)}")
     if kinds:
@@ -219,7 +219,7 @@ def _assemble(path: Path, folder: list[Path] | None, offline: bool, malformed: s
         if not one.is_dir():
             fail(f"--folder {one}: there is no such folder", BAD_INPUT)
     try:
-        return assemble(path, folder or [], offline, malformed, lambda line: typer.echo(line, err=True))
+        return assemble(path, folder or [], offline, malformed, lambda line: say(line, err=True))
     except SpecError as error:
         fail(str(error), BAD_INPUT)
     except KeyboardInterrupt:
@@ -232,7 +232,7 @@ def _tasks(path: Path, folder: list[Path] | None, offline: bool) -> list[AnyTask
     tasks = [row.task for row in rows if not isinstance(row.task, str)]
     bad = [row for row in rows if isinstance(row.task, str)]
     for row in bad[:SHOWN]:
-        typer.echo(f"{'malformed' if row.malformed else 'refused'}: {row.where}: {row.task}", err=True)
+        say(f"{'malformed' if row.malformed else 'refused'}: {row.where}: {row.task}", err=True)
     if bad:
         typer.echo(f"{len(bad):,} of {len(rows):,} rows were left out", err=True)
     if bad and not tasks:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .shared import BAD_INPUT, RunArg, check_run, fail
+from .shared import BAD_INPUT, RunArg, check_run, fail, say
 
 if TYPE_CHECKING:
     from ..report.diagnosis import Diagnosed
@@ -50,7 +50,7 @@ def diagnose(
         typer.echo(json.dumps(found.as_json(), indent=1))
         return
     for note in found.notes:
-        typer.echo(note)
+        say(note)
     _print(found)
 
 
@@ -69,7 +69,7 @@ def _print(found: Diagnosed) -> None:
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         for *cells, name in lines:
             numbers = [cell.rjust(width) for cell, width in zip(cells, widths, strict=False)]
-            typer.echo("  ".join([*numbers, name]))
+            say("  ".join([*numbers, name]))
         return
     wide = console.width >= WIDE
     titles, rows = table(found, shares=wide)

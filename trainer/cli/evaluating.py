@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .shared import BAD_INPUT, check_keys, check_prompts, fail
+from .shared import BAD_INPUT, check_keys, check_prompts, fail, say
 from .stopping import stopping
 
 
@@ -94,7 +94,7 @@ def evaluate(
         settings = Settings(samples, temperature, longest, run_spec.seed)
         known = seen(tasks, own.trained)
         for told in known:
-            typer.echo(f"WARNING: {told}", err=True)
+            say(f"WARNING: {told}", err=True)
         names = [name for name in (policy, other) if name is not None]
         caches = out or Path("evaluations") / run_spec.name
         try:
@@ -120,9 +120,9 @@ def evaluate(
         except (OSError, sqlite3.Error) as error:
             fail(f"{error}; what was done is kept in {caches}: the same command goes on")
         for line in lines(result):
-            typer.echo(line)
+            say(line)
         for line in refused:
-            typer.echo(f"left out: {line}", err=True)
+            say(f"left out: {line}", err=True)
         for file in [*files, folder / "responses.jsonl"]:
             typer.echo(f"wrote {file}")
         if not any(row.estimate for one in result.policies for row in one.rows):

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .shared import BAD_INPUT, RunArg, check_run, fail
+from .shared import BAD_INPUT, RunArg, check_run, fail, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ...memory.records import AnyRecord
+    from ...memory.records import AnyRecord, Decision
     from ...specs.faults import Fault
     from ...specs.harness import HarnessState
     from ...specs.schema import RunSpec
@@ -54,7 +54,7 @@ def show(
 
         fail(f"no training task {task}{did_you_mean(task, tasks.train)}", BAD_INPUT)
     for line in overview(state, floor) if task is None else task_lines(state, task, floor):
-        typer.echo(line)
+        say(line)
 
 
 @app.command()
@@ -71,7 +71,7 @@ def diff(
 
     versions = _read(run)[3]
     for line in diff_lines(_version(versions, a), _version(versions, b)):
-        typer.echo(line)
+        say(line)
 
 
 @app.command()
@@ -84,19 +84,21 @@ def log(run: RunArg) -> None:
     from ...specs.updates import describe
 
     records = _read(run)[2]
+    asked = {record.id: record for record in records if isinstance(record, Decision) and record.request}
     for record in records:
         if isinstance(record, Accepted):
-            typer.echo(
-                f"version {record.harness_version}, from step {record.step + 2} on, by {record.author}"
-            )
+            say(f"version {record.harness_version}, from step {record.step + 2} on, by {record.author}")
             if record.rolled_back_to is not None:
-                typer.echo(f"  back to version {record.rolled_back_to}")
+                say(f"  back to version {record.rolled_back_to}")
             for update in record.updates:
-                typer.echo(f"  {describe(update)}: {update.rationale}")
+                say(f"  {describe(update)}: {update.rationale}")
+            for decision in (asked[i] for i in record.decision_ids if i in asked):
+                _say_tasks(decision)
         if isinstance(record, Refused):
-            typer.echo(f"refused, {record.author}: {record.reason}")
+            say(f"refused, {record.author}: {record.reason}")
         if isinstance(record, Decision) and record.request and not record.accepted:
-            typer.echo(f"rejected, {record.author}: {describe(record.update)}: {record.reason}")
+            say(f"rejected, {record.author}: {describe(record.update)}: {record.reason}")
+            _say_tasks(record)
 
 
 @app.command("apply")
@@ -108,6 +110,9 @@ def apply_update(
     wait: WaitOption = 0.0,
 ) -> None:
     """Ask a run for one change of its harness. It is measured, and takes effect at a step boundary.
+
+    A change of g or c is measured on fresh rollouts of every task it names, 16 tasks at most: the mean
+    gain has to hold, and no task may pay for another. A change of p is measured on recorded rollouts.
 
     \b
     The file:
@@ -134,9 +139,11 @@ def apply_update(
         fail(str(error), BAD_INPUT)
     unknown = list(unknown_names(update, tasks.train))
     update = update if unknown else resolve(update, tasks.train)
-    if found := [*unknown, *_misfits(update, versions[-1], spec)]:
+    if found := [*unknown, *_misfits(update, versions[-1], spec), *([] if force else _too_many(update))]:
         fail("\n".join(map(str, places(file, found, ("update",)))), BAD_INPUT)
-    typer.echo(describe(update))
+    say(describe(update))
+    if not force and update.interface != "p":
+        say(_cost(update, spec))
     request = UpdateRequest(
         id=new_id(),
         author=_author(author),
@@ -179,46 +186,53 @@ def export(
         typer.Option("--include-unlicensed", help="Write tasks of data sets that state no licence too."),
     ] = False,
 ) -> None:
-    """Write a spec that starts a new run from this harness: spec.yaml, tasks.yaml, harness.yaml.
+    """Write a spec that starts a new run from this harness: spec.yaml, tasks.yaml, harness.yaml, and
+    prompts/ with templates of your own.
 
+    The folder needs nothing of the run, and can be moved. Weights that lie in a folder are not in it.
     Tasks of data sets that state no licence are left out: what is taken elsewhere is passed on.
 
     Example: harnessrl harness export runs/quickstart --to evolved
     """
     from ...memory.files import write_atomic
-    from ...specs.loader import dump_yaml
     from ..export import exported
 
     spec, tasks, _, versions = _read(run)
     state = _version(versions, version)
-    if any(to.iterdir()) if to.is_dir() else to.exists():
+    try:
+        taken = any(to.iterdir()) if to.is_dir() else to.exists()
+    except OSError as error:
+        fail(f"{to}: cannot be looked into ({error.strerror})", BAD_INPUT)
+    if taken:
         fail(f"{to} exists already; nothing was written", BAD_INPUT)
     new = exported(spec, tasks, state, include_unlicensed)
     without = ", ".join(f"{n:,} of {source}" for source, n in sorted(new.unlicensed.items()))
     if not new.tasks.train:
         told = f"every training task is of a data set that states no licence ({without})"
         fail(f"{told}; nothing was written; --include-unlicensed writes them", BAD_INPUT)
-    contents = {
-        "tasks.yaml": new.tasks,
-        "harness.yaml": new.harness,
-        "spec.yaml": new.spec,  # last: it names the others
-    }
     try:
-        for name, content in contents.items():
-            write_atomic(to / name, dump_yaml(content.model_dump(mode="json", exclude_none=True)))
+        files = new.files()
+    except OSError as error:
+        fail(f"{error.filename}: cannot be read ({error.strerror}); nothing was written", BAD_INPUT)
+    try:
+        for name, text in files.items():
+            write_atomic(to / name, text)
     except OSError as error:
         fail(f"{to}: cannot be written ({error.strerror})", BAD_INPUT)
     if without and include_unlicensed:
-        typer.echo(f"{to} holds tasks that state no licence: {without}: do not pass them on", err=True)
+        say(f"{to} holds tasks that state no licence: {without}: do not pass them on", err=True)
     elif without:
         told = f"left out, since their sources state no licence: tasks: {without} (--include-unlicensed)"
-        typer.echo(told, err=True)
+        say(told, err=True)
+    for key, folder in new.weights.items():
+        told = f"not in {to}: {key}, {folder}; elsewhere, take that folder along and name it in spec.yaml"
+        say(told, err=True)
     if new.spec.logging.evaluate_every != spec.logging.evaluate_every:
-        typer.echo(
+        say(
             "logging.evaluate_every is 0 there: no validation task is left, or can be set apart", err=True
         )
-    typer.echo(f"wrote version {state.version} to {to}")
-    typer.echo(f"next: harnessrl train {to / 'spec.yaml'}")
+    say(f"wrote version {state.version} to {to}")
+    say(f"next: harnessrl train {to / 'spec.yaml'}")
 
 
 # --- what the commands share ------------------------------------------------------------------------
@@ -241,6 +255,13 @@ def _read(run: Path) -> tuple[RunSpec, Tasks, Sequence[AnyRecord], list[HarnessS
         fail(str(error), BAD_INPUT)
 
 
+def _say_tasks(decision: Decision) -> None:
+    """What was measured on each of several tasks."""
+    for task_id, found in decision.measured.tasks.items() if decision.measured else ():
+        low, high = found.interval
+        say(f"    on {task_id}: gain {found.gain:+.2f} ({low:+.2f} to {high:+.2f})")
+
+
 def _misfits(update: Update, state: HarnessState, spec: RunSpec) -> Iterator[Fault]:
     """Everything for which an update does not fit the newest version of a run's harness, or the run."""
     from ...specs.faults import fault
@@ -252,6 +273,29 @@ def _misfits(update: Update, state: HarnessState, spec: RunSpec) -> Iterator[Fau
     for n, criterion in enumerate(brought_in(update)):
         if reason := unscorable([criterion], spec.roles.judge is not None):
             yield fault(reason, ("criterion",), ("criteria", n))
+
+
+def _too_many(update: Update) -> Iterator[Fault]:
+    from ...specs.faults import fault
+    from ...specs.updates import MOST_MEASURED
+
+    if update.interface != "p" and (n := len(update.task_ids)) > MOST_MEASURED:
+        told = (
+            f"{n:,} tasks, and a change of g or c is measured on {MOST_MEASURED} at most: name fewer of "
+            "them, or apply it unmeasured with --force"
+        )
+        yield fault(told, ("task_ids",))
+
+
+def _cost(update: Update, spec: RunSpec) -> str:
+    """What measuring a change of g or c will take. The kinds of rollouts on a task are known to the run
+    alone, since guidance fades; a change of g involves two at least."""
+    n, critic = len(update.task_ids), spec.evolver.critic
+    each = n * (1 if update.interface == "c" else 2)
+    least, most = each * critic.rollouts, each * critic.extended_rollouts
+    more = f", or {most:,} if that leaves it open" if most > least else ""
+    at_least = "at least " if update.interface == "g" else ""
+    return f"measuring on {n} task{'s' * (n > 1)}: {at_least}{least:,} rollouts{more}"
 
 
 def _version(versions: Sequence[HarnessState], number: int | None) -> HarnessState:
@@ -299,18 +343,16 @@ def _hand_in(run: Path, request: HarnessRequest, wait: float) -> None:
         hand_in(RunFolder(run).requests, request)
     except OSError as error:
         fail(f"{run}: cannot be written ({error.strerror})")
-    typer.echo(
-        f"handed in as {request.id}; the run answers after the step it is at (or when it is resumed)"
-    )
+    say(f"handed in as {request.id}; the run answers after the step it is at (or when it is resumed)")
     until = time.monotonic() + wait
     while time.monotonic() < until:
         for record in read_log(run / "events.jsonl"):
             if isinstance(record, Decision | Refused) and record.request == request.id:
                 accepted = isinstance(record, Decision) and record.accepted
-                typer.echo(f"{'accepted' if accepted else 'rejected'}: {record.reason}")
+                say(f"{'accepted' if accepted else 'rejected'}: {record.reason}")
                 raise typer.Exit(0 if accepted else 1)
             if isinstance(record, Accepted) and record.request == request.id and not record.updates:
-                typer.echo(f"done: version {record.harness_version}")
+                say(f"done: version {record.harness_version}")
                 return
         time.sleep(0.2)
     if wait:

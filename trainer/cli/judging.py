@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .shared import BAD_INPUT, fail
+from .shared import BAD_INPUT, fail, say
 from .stopping import stopping
 
 if TYPE_CHECKING:
@@ -59,15 +59,15 @@ def judge(
                 scored = _scored(rows, raters[0], by)
                 _write(target, scored)
                 for line in [*summary(scored), *raters[0].spent(), f"verdicts: {target}"]:
-                    typer.echo(line)
+                    say(line)
                 _check_scored(scored, by)
                 for path, rater in zip(paths[1:], raters[1:], strict=True):
                     theirs = _scored(rows, rater, path)
                     typer.echo(f"beside {path}:")
                     for line in [*summary(theirs), *rater.spent()]:
-                        typer.echo(f"  {line}")
+                        say(f"  {line}")
                     for line in compare(scored, theirs):
-                        typer.echo(line)
+                        say(line)
                     _check_scored(theirs, path)
         except BrokenPipeError:
             raise  # whoever reads the output wants no more of it
@@ -126,7 +126,7 @@ def _scored(rows: Sequence[ResponseRow], rater: Rater, path: Path | None) -> lis
     with showing({"verdicts": sum(len(row.rubric) for row in rows), "responses": len(rows)}) as begin:
         found = score(rows, rater, begin(_name(path)))
     for cause, n in list(rater.scorer.take_causes(PURPOSE).items())[:5]:
-        typer.echo(f"unscored: {n} x {cause}", err=True)
+        say(f"unscored: {n} x {cause}", err=True)
     return found
 
 

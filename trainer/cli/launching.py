@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .shared import BAD_INPUT, check_flags, check_keys, check_policy, check_prompts, fail, load
+from .shared import BAD_INPUT, check_flags, check_keys, check_policy, check_prompts, fail, load, say
 
 if TYPE_CHECKING:
     from ...specs.schema import RunSpec
@@ -85,7 +85,7 @@ def launch(
     from ..stored import write_start
 
     for line in (*advice(loaded.spec, tasks), check_flags(loaded)):
-        typer.echo(line, err=True)
+        say(line, err=True)
     parent = Path(loaded.spec.logging.folder)
     if dry_run:
         run = RunFolder(parent.absolute() / loaded.spec.name)

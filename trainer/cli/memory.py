@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .shared import BAD_INPUT, RunArg, check_run, fail
+from .shared import BAD_INPUT, RunArg, check_run, fail, say
 
 app = typer.Typer(no_args_is_help=True, help="Look into a run's memory.")
 
@@ -59,4 +59,4 @@ def search(
     if not hits:
         typer.echo(f"nothing found; `harnessrl memory rebuild {run}` makes the index from the log")
     for hit in hits:
-        typer.echo(f"{hit.similarity:.2f}  {hit.record_id}  {hit.signature}")
+        say(f"{hit.similarity:.2f}  {hit.record_id}  {hit.signature}")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from ...specs.printable import neutralise, one_line
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -23,9 +25,14 @@ STOPPED = 128 + signal.SIGINT
 RunArg = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)]
 
 
+def say(line: str, err: bool = False) -> None:
+    """Print one line, whatever is in it."""
+    typer.echo(one_line(line), err=err)
+
+
 def fail(message: str, code: int = 1) -> NoReturn:
-    """Say why, and exit."""
-    typer.echo(message, err=True)
+    """Say why, on a line or several, and exit."""
+    typer.echo(neutralise(message), err=True)
     sys.exit(code)
 
 

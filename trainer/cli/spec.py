@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .shared import BAD_INPUT, check_flags, check_policy, check_prompts, fail, load
+from .shared import BAD_INPUT, check_flags, check_policy, check_prompts, fail, load, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,7 +83,7 @@ def _validate(spec: Path, recipe: str | None, preflight: bool) -> None:
     validation = f", {len(tasks.validation)} for validation" if tasks.validation else ""
     typer.echo(f"{spec}: {len(tasks.train)} training tasks, {len(tasks.held_out)} held out{validation}")
     for line in advice(loaded.spec, tasks):
-        typer.echo(line)
+        say(line)
     _check_task_prompts(loaded.spec, tasks)
     if flags:
         typer.echo(flags)
@@ -148,7 +148,7 @@ def _told(findings: Iterable[Finding]) -> int:
     bad = 0
     for finding in findings:
         bad += not finding.ok
-        typer.echo(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.what}: {finding.detail}")
+        say(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.what}: {finding.detail}")
     return bad
 
 

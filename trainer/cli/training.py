@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .shared import BAD_INPUT, RunArg, check_keys, check_policy, check_prompts, check_run, fail, load
+from .shared import BAD_INPUT, RunArg, check_keys, check_policy, check_prompts, check_run, fail, load, say
 
 if TYPE_CHECKING:
     from ..data.load import Tasks
@@ -85,7 +85,7 @@ def train(
     from ..stored import write_start
 
     for line in advice(loaded.spec, read):
-        typer.echo(line)
+        say(line)
     try:
         root = new_run_folder(Path(loaded.spec.logging.folder), loaded.spec.name)
     except OSError as error:
@@ -193,7 +193,7 @@ def _tell_end(result: Result) -> None:
     from ..summary import summary_lines
 
     for line in summary_lines(run):
-        typer.echo(line)
+        say(line)
     checkpoint = latest_checkpoint(run)
     typer.echo(f"run folder: {run.root}")
     if checkpoint is not None:

@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ...memory.files import write_atomic
+from ...specs.printable import neutralise
 from ..report import text
 from .evaluation import Evaluation, PolicyResult
 from .folders import RESULTS
@@ -202,7 +203,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
 
 def _cell(said: str) -> str:
     """Text of others in a cell: one line, and nothing in it is Markdown or HTML."""
-    line = " ".join(text.neutralise(said).split())
+    line = " ".join(neutralise(said).split())
     for mark in "\\`*_|[]#":
         line = line.replace(mark, f"\\{mark}")
     return line.replace("<", "&lt;")

@@ -34,6 +34,7 @@ from ...memory.events import LogError
 from ...memory.files import write_atomic
 from ...specs.errors import SpecError
 from ...specs.openrlhf import OpenrlhfEngine
+from ...specs.printable import one_line
 from ...specs.schema import PolicyRole
 from ..chat import Chat
 from ..local.model import PolicyNotFoundError, resolve
@@ -182,7 +183,7 @@ def _chat(model: Path, policy: PolicyRole, engine: OpenrlhfEngine) -> Chat:
 
 
 def _say(text: str) -> None:
-    print(f"{datetime.now():%H:%M:%S} {text}", flush=True)
+    print(f"{datetime.now():%H:%M:%S} {one_line(text)}", flush=True)
 
 
 def main() -> None:

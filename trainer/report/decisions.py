@@ -123,7 +123,17 @@ def _measured(decision: Decision) -> list[str]:
         gain,
         _test(found),
         *_guards(decision.update.interface, found),
+        *(line for task_id, one in found.tasks.items() for line in _on_task(task_id, one, decision)),
         f"on {plural(found.rollouts, 'fresh rollout')}" if found.rollouts else "on recorded rollouts",
+    ]
+
+
+def _on_task(task_id: str, found: Measurement, decision: Decision) -> list[str]:
+    """What was seen on one of several tasks."""
+    return [
+        f"{task_id}: {number(found.before)} → {number(found.after)}, "
+        f"gain {signed(found.gain)} {interval(found.interval)}",
+        *_guards(decision.update.interface, found),
     ]
 
 

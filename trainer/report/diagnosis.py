@@ -11,9 +11,10 @@ from ...agents.scoring.breakdown import By, Row, breakdown
 from ...agents.scoring.diagnosis import COLLAPSES, LEVEL
 from ...memory.records import Group, PairClass
 from ...specs.errors import did_you_mean
+from ...specs.printable import neutralise
 from ...specs.tasks import Criterion
 from .data import RunData, load_run
-from .text import interval, neutralise, number, plural
+from .text import interval, number, plural
 
 #: Shares of the pairs with known score and quality, under the titles (two lines) of their columns.
 SHARES: tuple[tuple[str, tuple[PairClass, ...]], ...] = (

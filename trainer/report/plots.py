@@ -12,10 +12,11 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import MaxNLocator
 
 from ...memory.records import Evaluation, Group
+from ...specs.printable import neutralise
 from .data import StepMetrics
 from .history import Version
 from .svg import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, SKY, VERMILLION, draw
-from .text import neutralise, plural, spelled
+from .text import plural, spelled
 
 #: Pair classes from the bottom of the stack up: colour, hatch. Those that the signal rate leaves
 #: out are grey or white.

@@ -7,9 +7,9 @@ from dataclasses import replace
 from html import escape
 
 from ...memory.rollouts import Rollout
+from ...specs.printable import neutralise
 from .data import RunData, read_rollouts
 from .history import Timeline, Visit
-from .text import neutralise
 
 #: Characters of rollout markup for the first task, and for all the others together.
 FOCUS_BUDGET = 2_000_000

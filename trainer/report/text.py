@@ -3,34 +3,14 @@
 from __future__ import annotations
 
 import math
-import unicodedata
 
 from markupsafe import Markup
+
+from ...specs.printable import neutralise
 
 #: What stands where there is no number: nothing scored, no oracle, nothing measured.
 ABSENT = "–"  # noqa: RUF001 (an en dash, on purpose)
 _MINUS = "\N{MINUS SIGN}"
-
-#: Invisible characters that scripts and emoji need; they cannot reorder what stands around them.
-_HARMLESS = {"\n", "\t", "\u200c", "\u200d"}
-#: Control, format (bidi overrides among them), surrogate, line and paragraph separator.
-_UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-
-
-def neutralise(text: str) -> str:
-    """Make control, bidi and invisible characters visible, as in ``⟨U+202E⟩``.
-
-    Rollouts are untrusted: a bidi override could make a page read differently from what it holds,
-    and a lone surrogate (legal in JSON) cannot be written as UTF-8 at all.
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        f"⟨U+{ord(char):04X}⟩"
-        if char not in _HARMLESS and unicodedata.category(char) in _UNSAFE
-        else char
-        for char in text.replace("\r\n", "\n")
-    )
 
 
 def finalize(value: object) -> object:
