@@ -59,7 +59,8 @@ class GuidanceInterface(Strict, Checked):
     start: Many[StartGuidance] = ()
     """Guidance that every task carries from the first step on, at most one entry a field."""
     max_overlap: Share = 0.5
-    """Leak check: guidance of which more 4-word runs occur in the task's reference is refused."""
+    """Leak check: guidance is refused of which more, by runs of 4 words (8 characters in scripts without
+    spaces), is in the task's reference. A line that holds a whole reference counts as all of it."""
     train_on: Literal["plain", "guided"] = "plain"
     """The prompt under which guided rollouts enter the loss."""
     mismatch: Literal["positive_only", "ignore"] = "positive_only"
