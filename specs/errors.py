@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from .faults import Fault, FaultsError, faults_of
+from .secrets import masked
 
 #: Stands in for the file name of a value that was given as an option.
 COMMAND_LINE = "command line"
@@ -121,12 +122,12 @@ def shortened(text: str) -> str:
 
 
 def describe(node: Node) -> str:
-    """The value as written, or what kind of value it is."""
+    """The value as written, without secrets that show by their form, or what kind of value it is."""
     if isinstance(node.value, dict):
         return "a mapping"
     if isinstance(node.value, list):
         return "a list"
-    return shortened(node.written) or "empty"
+    return shortened(masked(node.written)) or "empty"
 
 
 def near_miss(word: str, options: Iterable[str]) -> str | None:
@@ -266,7 +267,7 @@ def placed(source: Node, above: Steps, fault: Fault) -> Problem:
     written.sort(key=lambda one: order.index(one[1].file) if one[1].file in order else len(order))
     path, node = (written or found)[0]
     if written and not isinstance(node.value, dict | list):
-        return node.problem(path, _with_value(node, fault.message))
+        return node.problem(path, _with_value(node, fault.message) if fault.shown else fault.message)
     holder = source.at(path[:-1]).value  # of what goes over lines, its key says more than its first item
     if written and isinstance(holder, dict):
         node = holder[str(path[-1])].key

@@ -20,6 +20,8 @@ class Fault(NamedTuple):
 
     message: str
     paths: tuple[Steps, ...]
+    shown: bool = True
+    """May the value be repeated?"""
 
 
 def fault(message: str, *paths: Steps) -> Fault:
@@ -64,7 +66,8 @@ def faults_of(model: type[BaseModel], data: Any, context: Any) -> tuple[Fault, .
 
 def _below(model: BaseModel, path: Steps) -> Iterator[Fault]:
     if isinstance(model, Checked):
-        yield from (Fault(one.message, tuple((*path, *p) for p in one.paths)) for one in model.faults())
+        for one in model.faults():
+            yield one._replace(paths=tuple((*path, *p) for p in one.paths))
     for name in type(model).model_fields:
         if isinstance(value := getattr(model, name), BaseModel):
             yield from _below(value, (*path, name))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Literal, get_args
 
 import numpy as np
 from pydantic import Field
 
 from .tasks import AtLeastOne, Criterion, Strict
+from .texts import is_unspaced, units
 
 GuidanceField = Literal["checklist", "outline", "pitfalls", "skill", "exemplar"]
 FIELDS: tuple[GuidanceField, ...] = get_args(GuidanceField)
@@ -167,11 +170,32 @@ def _penalty(line: Criterion | str) -> bool:
     return isinstance(line, Criterion) and line.points < 0
 
 
-def overlap(lines: Sequence[str], reference: str, n: int = 4) -> float:
-    """Leak check: share of the guidance's word n-grams that occur in the reference response."""
-    known = set(_ngrams(reference, n))
-    mine = [gram for line in lines for gram in _ngrams(line, n)]
-    return sum(gram in known for gram in mine) / len(mine) if mine else 0.0
+#: Answers that many prompts share: to mention one gives none away.
+_COMMON = frozenset(("true", "false", "none", "unknown", "正确", "错误"))
+
+
+def overlap(lines: Sequence[str], reference: str, prompt: str = "", n: int = 4) -> float:
+    """Leak check: share of the guidance's runs of `n` words that occur in the reference response.
+
+    Two characters count as a word in scripts without spaces. A line too short for a run counts as one
+    where it gives the answer away: it stands in the reference, but not in the `prompt`, and has a number or
+    makes up half of the reference. The share is 1 where a line holds the whole of a reference that the
+    prompt does not say (one of a letter or two is held by many lines).
+    """
+    known, asked = units(reference), units(prompt)
+    all_runs = _Runs(known)
+    found: list[bool] = []
+    for line in lines:
+        mine = _units_of(line)
+        told = _is_an_answer(known) and known[0] in mine and _Runs(mine).has(known)
+        if told and not _Runs(asked).has(known):
+            return 1.0
+        if grams := _ngrams(mine, n):
+            found += [all_runs.has(gram) for gram in grams]
+        elif mine and all_runs.has(mine) and not _Runs(asked).has(mine):
+            numbers = any(any(map(str.isdigit, unit)) for unit in mine)
+            found += [True] if numbers or 2 * len(mine) >= len(known) else []
+    return sum(found) / len(found) if found else 0.0
 
 
 def mentions_guidance(response: str, prompt: str, shown: Sequence[Shown], n: int = 5) -> bool:
@@ -179,19 +203,54 @@ def mentions_guidance(response: str, prompt: str, shown: Sequence[Shown], n: int
 
     What the plain `prompt` says itself gives nothing away.
     """
-    told = prompt.lower()
-    if any(part.field in response.lower() and part.field not in told for part in shown):
+    if any(_names(response, part.field) and not _names(prompt, part.field) for part in shown):
         return True
-    grams = set(_ngrams(response, n)) - set(_ngrams(prompt, n))
+    of_response, of_prompt = _Runs(units(response)), _Runs(units(prompt))
     return any(
-        gram in grams
+        of_response.has(gram) and not of_prompt.has(gram)
         for part in shown
         for line in (*part.lines, *part.avoid)
-        for gram in _ngrams(line, n)
+        for gram in _ngrams(_units_of(line), n)
     )
 
 
-def _ngrams(text: str, n: int) -> list[tuple[str, ...]]:
-    words = ["".join(filter(str.isalnum, word)) for word in text.lower().split()]
-    words = [word for word in words if word]
-    return [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
+def _names(text: str, field: str) -> bool:
+    return re.search(rf"(?<![^\W_]){field}(?![^\W_])", text, re.IGNORECASE) is not None
+
+
+class _Runs:
+    """The runs of units that stand in a text."""
+
+    def __init__(self, text: Sequence[str]) -> None:
+        self._text = f" {' '.join(text)} "
+
+    def has(self, run: Sequence[str]) -> bool:
+        return f" {' '.join(run)} " in self._text
+
+
+@lru_cache(maxsize=256)  # the same lines are held against every task's reference
+def _units_of(line: str) -> tuple[str, ...]:
+    return tuple(units(line))
+
+
+def _is_an_answer(reference: Sequence[str]) -> bool:
+    """Does a reference say enough for a line that holds it to give it away?"""
+    text = "".join(reference)
+    long = len(text) >= (4 if text.isascii() else 2) or any(map(str.isdigit, text))
+    return long and text not in _COMMON
+
+
+def _ngrams(text: Sequence[str], n: int) -> list[Sequence[str]]:
+    """The runs of `n` words, two characters of scripts without spaces for each."""
+    weights = [1 if is_unspaced(unit) else 2 for unit in text]
+    grams: list[Sequence[str]] = []
+    weight, end = 0, 0
+    for start in range(len(text)):
+        while weight < 2 * n and end < len(text):
+            weight += weights[end]
+            end += 1
+        if weight < 2 * n:
+            break
+        grams.append(text[start:end])
+        weight -= weights[start]
+    return grams

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field
 
 from .engines import GrpoEngine, Positive
 from .faults import Checked, Fault, fault
-from .tasks import EnvName, Many, Strict
+from .secrets import Address, EnvName, Free
+from .tasks import Many, Strict
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 Memory = Annotated[float, Field(gt=0.0, lt=1.0)]
@@ -46,7 +47,7 @@ class Server(Strict):
     """GPUs of that node, by number; several share the model (tensor parallel)."""
     gpu_memory: Memory = 0.9
     """Share of each of these GPUs' memory that it takes."""
-    args: dict[str, Any] = Field(default_factory=dict)
+    args: Free = Field(default_factory=dict)
     """More flags of the vLLM server, without their dashes, e.g. `max-model-len: 16384`."""
 
 
@@ -117,7 +118,7 @@ class OpenrlhfEngine(GrpoEngine, Checked):
     """Nodes that train and roll out."""
     gpus_per_node: Positive = 1
     """GPUs of each node that train and roll out, numbers 0, 1, ... (`serve` takes others)."""
-    cluster: Annotated[str, Field(pattern=r"^https?://[^\s]+$")] | None = None
+    cluster: Address | None = None
     """Job server of a running Ray cluster, e.g. `http://head:8265`; default: one is started here, for
     the run. Required for several nodes."""
     colocate: bool = True
@@ -135,7 +136,7 @@ class OpenrlhfEngine(GrpoEngine, Checked):
     """Endpoints to start."""
     controller: ControllerAddress = ControllerAddress()
     """The controller service."""
-    args: dict[str, Any] = Field(default_factory=dict)
+    args: Free = Field(default_factory=dict)
     """Native OpenRLHF flags without their dashes, added or overriding, e.g. `ds.overlap_comm: true`;
     `false` takes a switch away."""
 

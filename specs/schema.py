@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
@@ -11,7 +11,8 @@ from .engines import LocalEngine, Positive, SimEngine, engine_kind
 from .faults import Checked, Fault, fault
 from .guidance import StartGuidance
 from .openrlhf import OpenrlhfEngine, server_address
-from .tasks import AtLeastOne, EnvName, Many, Strict
+from .secrets import Address, EnvName, Free
+from .tasks import AtLeastOne, Many, Strict
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Scalar = bool | int | float | str
@@ -58,7 +59,8 @@ class GuidanceInterface(Strict, Checked):
     start: Many[StartGuidance] = ()
     """Guidance that every task carries from the first step on, at most one entry a field."""
     max_overlap: Share = 0.5
-    """Leak check: guidance of which more 4-word runs occur in the task's reference is refused."""
+    """Leak check: guidance is refused of which more, by runs of 4 words (8 characters in scripts without
+    spaces), is in the task's reference. A line that holds a whole reference counts as all of it."""
     train_on: Literal["plain", "guided"] = "plain"
     """The prompt under which guided rollouts enter the loss."""
     mismatch: Literal["positive_only", "ignore"] = "positive_only"
@@ -139,7 +141,7 @@ class Prices(Strict):
 class Endpoint(Strict):
     """A role played by a model behind OpenAI-compatible endpoints."""
 
-    base_urls: AtLeastOne[Annotated[str, Field(pattern=r"^https?://[^\s]+$")]]
+    base_urls: AtLeastOne[Address]
     """Where it is served, e.g. `http://localhost:8000/v1`; several are replicas, used by load."""
     model: Annotated[str, Field(min_length=1)]
     """The model's name there."""
@@ -161,7 +163,7 @@ class Endpoint(Strict):
     """Requests sent in a minute, on average; a burst of as many may come first."""
     tokens_per_minute: Positive | None = None
     """Tokens in a minute, prompt and answer, on average, reckoned before sending; bursts as above."""
-    extra_body: dict[str, Any] = Field(default_factory=dict)
+    extra_body: Free = Field(default_factory=dict)
     """More fields of each request, e.g. `chat_template_kwargs: {enable_thinking: false}`."""
     prices: Prices | None = None
     """For the cost in the metrics and the log."""

@@ -92,7 +92,6 @@ def _is_a_licence(value: str) -> str:
 
 #: The name of a licence, such as `CC-BY-4.0`.
 Licence = Annotated[str, AfterValidator(_is_a_licence)]
-EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 # --- checks: programs that decide one criterion -------------------------------------------------

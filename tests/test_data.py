@@ -533,6 +533,90 @@ def test_a_refused_task_leaks_nothing(tmp_path: Path) -> None:
     ]
 
 
+def test_signs_make_another_prompt(tmp_path: Path) -> None:
+    rows = write_rows(tmp_path, own("Solve x^2-4=0 in C++.", id="a"))
+    load(tmp_path, rows, held_out(tmp_path, "Solve x^2+4=0 in C++."))
+    load(tmp_path, rows, held_out(tmp_path, "Solve x^2-4=0 in C#."))
+    with pytest.raises(SpecError, match="secret is a"):
+        load(tmp_path, rows, held_out(tmp_path, "\uff33olve x^2\u22124=0 in c++"))
+
+
+def test_a_validation_prompt_is_neither_trained_on_nor_held_out(tmp_path: Path) -> None:
+    path = tmp_path / "all.yaml"
+    tasks = [
+        {"id": name, "domain": "d", "prompt": prompt, "rubric": [WORDS]}
+        for name, prompt in (("t", "Sing."), ("v1", "Sing!"), ("v2", "Dance."), ("h", "dance"))
+    ]
+    path.write_text(dump_yaml({"train": tasks[:1], "validation": tasks[1:3], "held_out": tasks[3:]}))
+    with pytest.raises(SpecError) as caught:
+        load(tmp_path, path)
+    assert {p.path: p.message.split(" (")[0] for p in caught.value.problems} == {
+        "validation[0].prompt": "Sing!: a validation task with the prompt of a training task: v1 is t",
+        "held_out[0].prompt": "dance: a held-out task with the prompt of a validation task: h is v2",
+    }
+
+
+# --- sets that are only evaluated on --------------------------------------------------------------
+
+
+def ood_set(folder: Path, *prompts: str, **more: Any) -> Path:
+    """A file of an evaluation-only set in `folder`/ood."""
+    path = folder / "ood" / "quiz.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    answer = {"choices": {"A": "yes", "B": "no"}, "correct": "A"}
+    rows = [
+        {"id": f"q{n}", "split": "ood", "prompt": text, "answer": answer, **more}
+        for n, text in enumerate(prompts)
+    ]
+    path.write_text(tiny.join([json.dumps(row) for row in rows]))
+    return path
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_prompt_of_an_evaluation_only_set_is_not_trained_on(apart: bool, tmp_path: Path) -> None:
+    quiz = ood_set(
+        tmp_path / "not-for-export" if apart else tmp_path, "Sing.", "describe the river RHINE"
+    )
+    rows = write_rows(tmp_path, own("Dance.", id="a"), own(id="b"))
+    (line,) = told(tmp_path, rows)
+    assert line == (
+        f"{rows}:2:1: prompt: a training task with the prompt of an evaluation-only one: b is q1 ({quiz}:2)"
+    )
+    ood_set(quiz.parent.parent, "Sing.", "Describe the river Rhone.")
+    assert len(load(tmp_path, rows).train) == 2
+
+
+def test_a_question_of_an_evaluation_only_set_is_not_trained_on_without_its_options(
+    tmp_path: Path,
+) -> None:
+    more = {"question": "Which river is it? yes"}
+    ood_set(tmp_path, "Which river is it? A: yes, B: no", origin={"row": "1", "more": more})
+    (line,) = told(tmp_path, write_rows(tmp_path, own("Which river is it?", id="a")))
+    assert "a is q0" in line
+
+
+def test_a_prompt_of_an_evaluation_only_set_is_not_validated_on(tmp_path: Path) -> None:
+    ood_set(tmp_path, "Sing!")
+    path = tmp_path / "all.yaml"
+    tasks = [
+        {"id": name, "domain": "d", "prompt": prompt, "rubric": [WORDS]}
+        for name, prompt in (("t", "Dance."), ("v", "Sing."), ("h", "Sing? No."))
+    ]
+    path.write_text(dump_yaml({"train": tasks[:1], "validation": tasks[1:2], "held_out": tasks[2:]}))
+    (line,) = told(tmp_path, path)
+    assert "validation[0].prompt: Sing.: a validation task with the prompt of an evaluation-only" in line
+
+
+def test_a_set_that_cannot_be_read_is_told_and_rows_that_are_none_are_passed_over(tmp_path: Path) -> None:
+    quiz = ood_set(tmp_path, "Sing.")
+    quiz.write_text("{}\n" + quiz.read_text() + "{\n")
+    rows = write_rows(tmp_path, own(id="a"))
+    assert len(load(tmp_path, rows).train) == 1
+    (tmp_path / "ood" / "other.parquet").write_text("no parquet")
+    (line,) = told(tmp_path, rows)
+    assert line.startswith(f"{tmp_path}/ood/other.parquet:1:1: ")
+
+
 # --- everything that is wrong, at once ------------------------------------------------------------
 
 

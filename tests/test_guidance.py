@@ -220,6 +220,70 @@ def test_overlap_is_the_share_of_word_runs_in_the_reference() -> None:
     assert overlap((), REFERENCE) == 0.0
 
 
+def test_scripts_without_spaces_are_compared_by_characters() -> None:
+    """Eight characters are a run: two for a word."""
+    reference = "天空是蓝色的，因为空气对短波长的光散射得更强。"
+    assert overlap(("空气对短波长的光散射得更强",), reference) == 1.0
+    assert overlap(("因为空气对短波长，光更强",), reference) == pytest.approx(1 / 4)
+    assert overlap(("用两句话说明天空的颜色，并举一个例子",), reference) == 0.0
+    assert overlap(("短波长的光",), reference) == 0.0  # too short to say
+    japanese = "空が青いのは短い波長の光が強く散乱されるからです。"
+    assert overlap(("短い波長の光が強く散乱される",), japanese) == 1.0
+    assert overlap(("短い文で、やさしく説明してください",), japanese) == 0.0
+    mixed = "先安装 Python 3.12 再运行测试脚本。"
+    assert overlap(("请先安装 python 3.12 再运行测试",), mixed) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("line", "reference", "prompt"),
+    [
+        ("The answer is Paris.", "Paris", "Name the capital of France."),
+        ("answer: 42", "42", "What is six times seven?"),
+        ("Say B12 first", "B12.", "Which vitamin is it?"),
+        ("答案是巴黎", "巴黎。", "法国的首都是哪里？"),
+        ("12.5 km", "The way is 12.5 km long, and steep.", "How long is it?"),
+        ("Rayleigh scattering", "It is Rayleigh scattering.", "Why is the sky blue?"),
+        ("x^2 - 4 it is", "x^2 - 4", "Expand (x - 2)(x + 2)."),
+    ],
+)
+def test_a_short_line_that_gives_the_answer_away_is_a_leak(
+    line: str, reference: str, prompt: str
+) -> None:
+    assert overlap((line,), reference, prompt) == 1.0
+    assert overlap((line,), reference, f"{prompt} {reference}") == 0.0  # no news
+    assert overlap(("Be kind.", "Be brief."), reference, prompt) == 0.0
+
+
+def test_a_whole_reference_is_a_leak_however_many_lines_stand_beside_it() -> None:
+    checklist = tuple(f"Say in some plain words what point {n} is about." for n in range(20))
+    assert overlap(checklist, REFERENCE) == 0.0
+    assert overlap((*checklist, f"That is: {REFERENCE}"), REFERENCE) == 1.0
+    assert overlap((*checklist, "It is Paris"), "Paris") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("line", "reference"),
+    [
+        ("Answer yes or no.", "No."),
+        ("Say whether it is true or false.", "True"),
+        ("Choose A, B, C or D.", "B"),
+        ("确认答案正确", "正确"),
+        ("Expand it to x^2 + 4", "x^2 - 4"),
+        ("Name the language: C++ say", "C#, of 2002"),
+        ("Mention the moon", REFERENCE),
+        ("the sea", REFERENCE),
+        ("Use whole sentences.", "sentence"),
+    ],
+)
+def test_an_ordinary_line_is_no_leak(line: str, reference: str) -> None:
+    assert overlap((line,), reference) == 0.0
+
+
+@given(st.text(max_size=40), st.lists(st.text(max_size=20), max_size=4), st.text(max_size=20))
+def test_an_overlap_is_a_share(reference: str, lines: list[str], prompt: str) -> None:
+    assert 0.0 <= overlap(lines, reference, prompt) <= 1.0
+
+
 def test_a_response_gives_its_guidance_away_by_naming_or_quoting_it() -> None:
     parts = [Shown("checklist", ("name the moon and the sun first",), ("it rambles on and on again",))]
     prompt = "Why are there tides?"
@@ -233,6 +297,25 @@ def test_a_response_gives_its_guidance_away_by_naming_or_quoting_it() -> None:
     assert not gives_away("I name the moon and tides.")  # four
     assert not gives_away("The moon pulls at the sea.")
     assert not gives_away("")
+
+
+def test_a_field_is_named_by_its_whole_name() -> None:
+    def gives_away(response: str, prompt: str = "Cook something.") -> bool:
+        return mentions_guidance(
+            response, prompt, [Shown("skill", ("stir well",)), Shown("outline", ("a",))]
+        )
+
+    assert not gives_away("A skillet does, with a skillful hand; it is outlined above.")
+    assert gives_away("With this skill, as told, I stir.") and gives_away("The outline's first point")
+    assert gives_away("**Skill:** stirring") and gives_away("see _outline_")
+    assert not gives_away("The skill is to stir.", "What skill does it take?")
+    assert gives_away("The skill is to stir.", "What does a skillet do?")
+
+
+def test_what_a_response_quotes_is_found_in_scripts_without_spaces() -> None:
+    parts = [Shown("checklist", ("先说明空气会散射短波长的光",))]
+    assert mentions_guidance("先说明空气会散射短波长，再举例", "天空为什么蓝？", parts)
+    assert not mentions_guidance("空气会散射光", "天空为什么蓝？", parts)
 
 
 def test_what_the_prompt_says_itself_gives_nothing_away() -> None:

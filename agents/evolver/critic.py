@@ -179,10 +179,10 @@ class Critic:
                     "interfaces.c.anchored keeps those"
                 )
             if isinstance(update, Mount | Edit) and update.lines != "rubric" and task.reference:
-                share = overlap(update.lines, task.reference)
+                share = overlap(update.lines, task.reference, task.prompt)
                 if share > g.max_overlap:
                     raise UpdateError(
-                        f"{update.op}: a leak, {share:.0%} of its 4-word runs are in the reference of "
+                        f"{update.op}: a leak, {share:.0%} of it (by 4-word runs) is in the reference of "
                         f"{task_id} (interfaces.g.max_overlap {g.max_overlap:g})"
                     )
             try:

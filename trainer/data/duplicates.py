@@ -1,8 +1,8 @@
 """Near-duplicate prompts by MinHash (Broder 1997), with banding to find the pairs worth comparing, and
 questions of benchmarks inside other prompts.
 
-Shingles are character 5-grams of the prompt's letters and digits, so that one measure serves languages
-with and without spaces. Candidate pairs are compared exactly.
+Shingles are character 5-grams of the letters, digits and the signs `+#^=<>` in the prompt's normal form
+(specs/texts.py), so that one measure serves languages with and without spaces. Candidate pairs are compared exactly.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import numpy as np
 import regex
 from numpy.typing import NDArray
 
+from ...specs.texts import normalised
+
 SHINGLE = 5  # characters
 HASHES = 64
 BANDS = 16  # of 4 hashes: two prompts of similarity 0.8 share one with probability 0.9998
@@ -25,7 +27,7 @@ SAMPLED = 8  # one shingle in so many is looked up to find the questions that a 
 
 U64 = NDArray[np.uint64]
 
-_LETTERS = regex.compile(r"[\p{L}\p{N}]+")
+_LETTERS = regex.compile(r"[\p{L}\p{M}\p{N}+#^=<>]+")
 
 
 @dataclass(frozen=True)
@@ -137,14 +139,9 @@ def _sampled(shingles: U64) -> list[int]:
     return chosen
 
 
-def plain(text: str) -> str:
-    """A text up to case, spacing and punctuation."""
-    return " ".join(regex.findall(r"\w+", text.casefold()))
-
-
 def shingles_of(text: str) -> U64:
     """The distinct hashed shingles of a text, in order."""
-    letters = " ".join(_LETTERS.findall(text.casefold()))
+    letters = " ".join(_LETTERS.findall(normalised(text)))
     codes = np.frombuffer(letters.encode("utf-32-le"), dtype=np.uint32).astype(np.uint64)
     if len(codes) <= SHINGLE:
         codes = np.pad(codes, (0, SHINGLE + 1 - len(codes)))

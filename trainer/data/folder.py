@@ -25,10 +25,10 @@ from ...specs.errors import Problem
 from ...specs.loader import SpecError, load_task_file
 from ...specs.tasks import Task
 from .mix import FATES, LeftOut, Mix
+from .ood import APART
 from .readers import FORMATS, sha256_of
 from .rows import Row, read_rows
 
-APART = "not-for-export"
 ABOUT = ("left_out.jsonl", "manifest.json")  # about tasks, and no tasks
 
 

@@ -10,8 +10,9 @@ from ftfy import fix_encoding
 from ftfy.badness import BADNESS_RE
 
 from ...specs.tasks import Criterion, Task
+from ...specs.texts import normalised
 from .draw import words_in
-from .duplicates import near_duplicates, plain, sketch
+from .duplicates import near_duplicates, sketch
 from .rows import Row
 
 LONG_PROMPT = 2000  # words
@@ -69,7 +70,7 @@ def _of_task(task: Task) -> Iterator[Finding]:
         yield from _of_criterion(task, criterion)
     seen: dict[str, float] = {}
     for criterion in task.rubric:
-        said = plain(criterion.text)
+        said = normalised(criterion.text)
         if said in seen and criterion.check is None:
             both = f"{criterion.text[:60]!r} with {seen[said]:g} and {criterion.points:g} points"
             opposed = seen[said] * criterion.points < 0

@@ -25,10 +25,11 @@ from ...specs.loader import (
 from ...specs.loader import places as file_places
 from ...specs.ood import OodTask
 from ...specs.sampling import check_shares
-from ...specs.tasks import Criterion, HeldOutTask, Pool, TaskFile, TrainTask, ValidationTask
+from ...specs.tasks import Criterion, HeldOutTask, Pool, Task, TaskFile, TrainTask, ValidationTask
+from ...specs.texts import normalised
 from .converters import for_evaluation_only
 from .derived import derive_pool, derive_quality
-from .duplicates import plain
+from .ood import asked_again, known_to
 from .readers import FORMATS
 from .rows import AnyTask, read_rows
 from .validation import cut
@@ -58,6 +59,10 @@ class Places:
     def report(self, path: Path, where: str, task_id: str, message: str, key: str) -> None:
         """A problem with the value of a task's `key`."""
         self._found.setdefault(path, {})[where] = (task_id, key, message)
+
+    def report_prompt(self, task: Task, message: str) -> None:
+        """A problem with the prompt of a task that was read."""
+        self.report(self.file[task.id], self.of[task.id], task.id, message, "prompt")
 
     def problems(self) -> list[Problem]:
         """What was reported since the last call, in order of the files."""
@@ -101,12 +106,16 @@ class Tasks:
         first = {r.reason: r.where for r in reversed(self.refused)}
         return [f"{n} x {reason} (first: {first[reason]})" for reason, n in counts.most_common()]
 
-    def leaks(self) -> dict[str, str]:
-        """Held-out tasks whose prompts are training prompts too, up to case, spacing and punctuation, by
-        id, and the training tasks that have them."""
-        known = {plain(task.prompt): task.id for task in self.train.values()}
-        apart = (*self.held_out.values(), *self.validation.values())
-        return {one.id: known[plain(one.prompt)] for one in apart if plain(one.prompt) in known}
+    def leaks(self) -> Iterator[tuple[Task, Task]]:
+        """Held-out tasks with the prompt (in its normal form) of a training or a validation task, and
+        validation tasks with that of a training task; each with that one."""
+        if not (self.held_out or self.validation):
+            return
+        known: dict[str, Task] = {normalised(task.prompt): task for task in self.train.values()}
+        for apart in (self.validation, self.held_out):
+            said = [(normalised(task.prompt), task) for task in apart.values()]
+            yield from ((task, known[prompt]) for prompt, task in said if prompt in known)
+            known = dict(said) | known
 
     def as_file(self) -> TaskFile:
         """The tasks as one resolved task file."""
@@ -158,10 +167,18 @@ def load_tasks(loaded: LoadedSpec) -> Tasks:
 def _over_all(loaded: LoadedSpec, tasks: Tasks, places: Places) -> Iterator[Problem]:
     """What is wrong with tasks, spec and the harness to start from, taken together."""
     yield from _guidance_leaks(loaded, tasks)
-    for task_id, known in tasks.leaks().items():
-        message = f"a held-out task with the prompt of a training task: {task_id} is {known}"
-        where = places.of[task_id]
-        places.report(places.file[task_id], where, task_id, f"{message} ({places.of[known]})", "prompt")
+    for task, known in tasks.leaks():
+        message = (
+            f"a {_kind(task)} task with the prompt of a {_kind(known)} task: {task.id} is {known.id}"
+        )
+        places.report_prompt(task, f"{message} ({places.of[known.id]})")
+    chosen_by = (*tasks.train.values(), *tasks.validation.values())
+    try:
+        for task, other, where in asked_again(chosen_by, known_to(loaded.task_files)):
+            message = f"a {_kind(task)} task with the prompt of an evaluation-only one: {task.id} is"
+            places.report_prompt(task, f"{message} {other.id} ({where})")
+    except SpecError as error:
+        yield from error.problems
     yield from places.problems()
     domains = {task.domain for task in tasks.train.values()}
     shares = loaded.spec.interfaces.p.domain_shares
@@ -171,6 +188,12 @@ def _over_all(loaded: LoadedSpec, tasks: Tasks, places: Places) -> Iterator[Prob
     if loaded.start_file is not None:
         found = list(islice(misfits(tasks.start, tasks.train), MOST))
         yield from file_places(loaded.start_file, found)
+
+
+def _kind(task: Task) -> str:
+    if isinstance(task, ValidationTask):
+        return "validation"
+    return "held-out" if isinstance(task, HeldOutTask) else "training"
 
 
 def _set_apart(loaded: LoadedSpec, tasks: Tasks) -> None:
@@ -202,10 +225,10 @@ def _guidance_leaks(loaded: LoadedSpec, tasks: Tasks) -> Iterator[Problem]:
     for n, entry in enumerate(g.start):
         for task in tasks.train.values():
             if entry.lines != "rubric" and task.reference:
-                share = overlap(entry.lines, task.reference)
+                share = overlap(entry.lines, task.reference, task.prompt)
                 if share > g.max_overlap:
                     message = (
-                        f"a leak: {share:.0%} of its 4-word runs are in the reference of {task.id} "
+                        f"a leak: {share:.0%} of it (by 4-word runs) is in the reference of {task.id} "
                         f"(interfaces.g.max_overlap {g.max_overlap:g})"
                     )
                     at = ("interfaces", "g", "start", n, "lines")

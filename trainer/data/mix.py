@@ -19,6 +19,7 @@ from .converters.common import content_id, converted, is_text
 from .draw import draw, shuffled, split, words_in
 from .duplicates import Match, copies, near_duplicates, sketch
 from .fetch import UnavailableError, find
+from .ood import asked
 from .readers import RawRow, read_raw, sha256_of
 from .rows import from_own, is_own, unwritable
 
@@ -243,16 +244,16 @@ def _remove_duplicates(mix: Mix) -> None:
     Evaluation-only sets lose nothing: a benchmark stays as its owners made it.
     """
     threshold = mix.spec.duplicates.threshold
-    asked = [
-        (t, text) for name in mix.spec.evaluated for t in mix.sources[name].tasks for text in _asked(t)
+    questions = [
+        (t, text) for name in mix.spec.evaluated for t in mix.sources[name].tasks for text in asked(t)
     ]
     trained = [name for name in mix.sources if name not in mix.spec.evaluated]
     # By id, so that the order of a file decides nothing.
     tasks = [(n, t) for n in trained for t in sorted(mix.sources[n].tasks, key=lambda task: task.id)]
     sketches = [sketch(task.prompt) for _, task in tasks]
-    leaks = copies(sketches, [sketch(text) for _, text in asked], threshold)
+    leaks = copies(sketches, [sketch(text) for _, text in questions], threshold)
     for match in leaks:
-        _leave_out_close(mix, *tasks[match.index], asked[match.kept][0], match)
+        _leave_out_close(mix, *tasks[match.index], questions[match.kept][0], match)
     leaked = {match.index for match in leaks}
     left = [i for i in range(len(tasks)) if i not in leaked]
     for match in near_duplicates([sketches[i] for i in left], threshold):
@@ -266,19 +267,6 @@ def _leave_out_close(mix: Mix, source: str, task: Task, other: Task, match: Matc
     how = "holds the question of" if match.holds else "is close to"
     reason = f"{task.id} {how} {other.id} of {other.source} (similarity {match.similarity:.2f})"
     _leave_out(mix, source, mix.sources[source].where.pop(task.id), "duplicate", reason)
-
-
-def _asked(task: Task) -> list[str]:
-    """An evaluation-only task's prompt, and its bare question as other data may have it."""
-    more = task.origin.more if task.origin else {}
-    question = more.get("question") or more.get("QUESTION")
-    if not isinstance(question, str):
-        return [task.prompt]
-    if isinstance(task, OodTask) and task.answer:
-        first = question.find(next(iter(task.answer.choices.values())))
-        if first > 0:  # some copies list the options with the question
-            question = question[:first].rsplit("\n", 1)[0]
-    return [task.prompt, question]
 
 
 def _draw_all(mix: Mix) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from ...specs.sampling import stream
 from ...specs.tasks import TrainTask, ValidationTask
-from .duplicates import plain
+from ...specs.texts import normalised
 
 
 def cut(
@@ -18,13 +18,13 @@ def cut(
     Depends on ids, domains, prompts and the seed, not on the order of the files. A domain keeps one task
     to train on; tasks in `kept`, and those whose prompt another task has too, are never set apart.
     """
-    times = Counter(plain(task.prompt) for task in train.values())
+    times = Counter(normalised(task.prompt) for task in train.values())
     domains: dict[str, list[str]] = {}
     for task_id in sorted(train):
         domains.setdefault(train[task_id].domain, []).append(task_id)
     apart: set[str] = set()
     for domain, ids in domains.items():
-        free = [one for one in ids if one not in kept and times[plain(train[one].prompt)] == 1]
+        free = [one for one in ids if one not in kept and times[normalised(train[one].prompt)] == 1]
         n = min(max(1, round(share * len(ids))), len(ids) - 1, len(free))
         order = stream(seed, "validation", domain).permutation(len(free))
         apart |= {free[k] for k in order[:n].tolist()}

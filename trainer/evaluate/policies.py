@@ -21,6 +21,7 @@ from ...agents.roles.client import Answer, Question, Role
 from ...agents.usage import Usage
 from ...specs.sampling import stream
 from ...specs.schema import Endpoint, Scalar
+from ...specs.secrets import masked
 from ..runfolder import RunFolder, latest_checkpoint
 
 #: What a checkpoint of the simulated engine holds in place of weights.
@@ -197,6 +198,10 @@ class EndpointPolicy:
         self, name: str, concurrency: int, max_tokens: int, template_kwargs: Mapping[str, Scalar]
     ) -> None:
         url, model = urldefrag(name)
+        if (told := masked(name)) != name:
+            raise PolicyMissingError(
+                f"{told}: no secret stands in an address; the environment variable {KEY_ENV} holds it"
+            )
         endpoint = Endpoint(
             base_urls=(url,),
             model=model or "unknown",

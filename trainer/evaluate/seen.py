@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...specs.tasks import Task
-from ..data.duplicates import plain
+from ...specs.texts import normalised
 from .sets import SetTasks
 from .tables import by
 
@@ -25,7 +25,7 @@ class Seen:
 
     def __str__(self) -> str:
         kinds = " or ".join(self.kinds)
-        same = "their prompt, up to case, spacing and punctuation"
+        same = "their prompt, up to case, spacing and the punctuation of sentences"
         if self.by_id_alone:
             same += f"; {self.by_id_alone} of them their id alone"
         return (
@@ -36,11 +36,11 @@ class Seen:
 
 def seen(tasks: SetTasks, trained: Sequence[tuple[str, Task]]) -> list[Seen]:
     """The sets with tasks that have the prompt or the id of one of `trained`, (kind, task)."""
-    prompts = {plain(task.prompt) or task.prompt: kind for kind, task in trained}
+    prompts = {normalised(task.prompt): kind for kind, task in trained}
     ids = {task.id: kind for kind, task in trained}
     out = []
     for name, some in by(tasks, lambda one: one[0]).items():
-        same = [prompts.get(plain(task.prompt) or task.prompt) for _, task in some]
+        same = [prompts.get(normalised(task.prompt)) for _, task in some]
         found = [kind or ids.get(task.id) for kind, (_, task) in zip(same, some, strict=True)]
         kinds = tuple(sorted({kind for kind in found if kind}))
         if kinds:

@@ -19,6 +19,7 @@ from ...specs.sampling import stream
 from ...specs.tasks import HeldOutTask, Task, TrainTask, ValidationTask
 from ..data.derived import derive_quality
 from ..data.load import Refusal, Tasks, unscorable
+from ..data.ood import beside as sets_beside
 from ..data.readers import FORMATS
 from ..data.rows import read_rows
 
@@ -53,7 +54,7 @@ def read_sets(loaded: LoadedSpec, own: SpecTasks, wanted: Sequence[str]) -> Sets
 
     Raises `SpecError`.
     """
-    beside = _beside(loaded)
+    beside = sets_beside(loaded.task_files)
     files: list[tuple[str, Path]] = []
     sets = Sets()
     for name in wanted:
@@ -110,12 +111,6 @@ def _rows(path: Path) -> Iterator[tuple[str, Task | str]]:
     file = load_task_file(path, fault)
     for one in (*file.train, *file.validation, *file.held_out):
         yield f"{path}: {one.id}", one
-
-
-def _beside(loaded: LoadedSpec) -> dict[str, Path]:
-    folders = dict.fromkeys(file.parent / "ood" for file in loaded.task_files)
-    files = [path for folder in folders for path in sorted(folder.glob("*")) if path.suffix in FORMATS]
-    return {path.stem: path for path in files}
 
 
 def _read(name: str, path: Path, sets: Sets) -> None:
