@@ -224,9 +224,11 @@ class Retrieve(Strict):
     """Node 1: what the evolver remembers."""
 
     within: Annotated[int, Field(ge=0)] = 16
-    """At most so many rejections of the same task, the newest, so that none is proposed again."""
+    """At most so many rejections of the same task, the newest, so that none is proposed again; and
+    changes that were accepted unmeasured and then cost it signal, so that they are taken back."""
     across: Annotated[int, Field(ge=0)] = 8
-    """At most so many decisions on similar failures of other tasks, with what was measured."""
+    """At most so many decisions on similar failures of other tasks, with what was measured or, where
+    nothing was, how the task's signal rate moved afterwards."""
 
 
 class Attribute(Strict):
@@ -252,8 +254,8 @@ class Propose(Strict):
     role: Literal["catalogue", "evolver"] = "catalogue"
     """Who proposes: `catalogue`, from the task's pool, without an LLM; `evolver`, that role's model."""
     select: Literal["expected", "any"] = "expected"
-    """`expected`: the candidate with the best expected gain, or none; `any`: one that was not tried,
-    whatever is expected of it (catalogue only)."""
+    """`expected`: the candidate with the best expected gain, or none; `any`: one that was not tried, what
+    memory speaks for first, whether or not recorded rollouts do (catalogue only)."""
     prompt: str | None = None
     """A Jinja2 template of your own instead of prompts/propose.md, relative to this file (model only);
     what it is given: docs/judging.md, "A template of your own"."""

@@ -14,6 +14,7 @@ from harnessrl.agents.evolver.decision import Outcome
 from harnessrl.agents.evolver.evidence import Memory
 from harnessrl.agents.evolver.evolver import Evolver, Look, thread_id
 from harnessrl.agents.evolver.graph import Context, build_graph, diagnose_task
+from harnessrl.agents.evolver.observed import Observed
 from harnessrl.agents.evolver.proposers import Case, Catalogue, NoCandidate, Unusable, content_key
 from harnessrl.memory.index import MemoryIndex
 from harnessrl.memory.records import (
@@ -313,6 +314,42 @@ def test_what_was_refused_here_comes_back(saver: SqliteSaver, tmp_path: Path) ->
     assert run.state["within"] == [refused.id, for_another.id]
     assert run.proposer.cases[0].refused == [refused, for_another]
     assert "2 refused before" in run.state["no_proposal"]["reason"]
+
+
+@pytest.mark.parametrize(("after", "is_told"), [(RISING[::-1], True), (RISING, False)])
+def test_an_unmeasured_change_comes_back_if_the_signal_fell_after_it(
+    after: Sequence[float], is_told: bool, saver: SqliteSaver, tmp_path: Path
+) -> None:
+    memory = make_memory(tmp_path)
+    made = make_decision(add("old"), gain=None, accepted=True, step=0)
+    version = Accepted(
+        id="h-000001", step=0, harness_version=1, decision_ids=[made.id], updates=[made.update]
+    )
+    before, since = (group_record(TASK, r, RISING, n) for n, r in enumerate((RISING, after)))
+    memory.add([before, made, version, since])
+    run = Run(saver, tmp_path / "a", Proposals(), Verdicts(), memory, make_spec(min_groups=1))
+    assert run.state["within"] == ([made.id] if is_told else [])
+    (case,) = run.proposer.cases
+    assert list(case.refused) == ([made] if is_told else [])
+    assert dict(case.observed) == ({made.id: Observed(1.0, 0.0, (1, 1))} if is_told else {})
+
+
+def test_what_followed_unmeasured_changes_elsewhere_is_told(saver: SqliteSaver, tmp_path: Path) -> None:
+    index = MemoryIndex(tmp_path / "chroma")
+    memory = make_memory(tmp_path, index)
+    there = make_decision(add("there", "u"), gain=None, accepted=True, step=0)
+    version = Accepted(
+        id="h-000001", step=0, harness_version=1, decision_ids=[there.id], updates=[there.update]
+    )
+    falling = RISING[::-1]
+    before, since = (group_record(make_task("u"), r, RISING, n) for n, r in enumerate((falling, RISING)))
+    memory.add([before, there, version, since])
+    for memory_rule, seen in (("run", {there.id: Observed(0.0, 1.0, (1, 1))}), ("look", {})):
+        spec = make_spec(min_groups=1, memory=memory_rule)
+        run = Run(saver, tmp_path, Proposals(), Verdicts(), memory, spec)
+        assert list(run.proposer.cases[0].similar) == ([there] if seen else [])
+        assert dict(run.proposer.cases[0].observed) == seen
+    index.close()
 
 
 @pytest.mark.parametrize(

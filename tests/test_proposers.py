@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harnessrl.agents.evolver.attribute import OWNERS, diagnose
 from harnessrl.agents.evolver.evidence import Memory
+from harnessrl.agents.evolver.observed import Observed
 from harnessrl.agents.evolver.proposers import Case, Catalogue, NoCandidate, content_key
 from harnessrl.memory.records import Decision, Diagnosis
 from harnessrl.specs.harness import HarnessState, apply
-from harnessrl.specs.schema import RunSpec
+from harnessrl.specs.schema import Propose, RunSpec
 from harnessrl.specs.tasks import Criterion, IfevalCheck, TrainTask
 from harnessrl.specs.updates import Add, Boost, Mount, Pause, Resume, Retire, Unmount, Update
 from scripted import (
@@ -72,8 +73,9 @@ class Bench:
         diagnosis: Diagnosis | None = None,
         refused: Sequence[Decision] = (),
         similar: Sequence[Decision] = (),
+        observed: Mapping[str, Observed] | None = None,
     ) -> Update | None:
-        case = Case(diagnosis or self.diagnosis(), self.harness, similar, refused)
+        case = Case(diagnosis or self.diagnosis(), self.harness, similar, refused, observed or {})
         found = Catalogue(self.memory, self.scorer, self.spec).propose(case)
         return None if isinstance(found, NoCandidate) else found
 
@@ -311,6 +313,96 @@ def test_memory_alone_proposes_no_criterion_that_rollouts_do_not_speak_for(tmp_p
     bench = Bench(tmp_path, pool=(SAYS_HYPE,), lists=())
     add = Add(task_ids=("t",), rationale="", criterion=SAYS_HYPE)
     assert bench.propose(owned_by(bench, "c"), similar=[elsewhere(add, 0.9)]) is None
+
+
+# --- memory of what was never measured ------------------------------------------------------------
+
+
+def unmeasured(update: Update, task: str = "t") -> Decision:
+    """The record of a change that was accepted without a test."""
+    return make_decision(update.model_copy(update={"task_ids": (task,)}), gain=None, accepted=True)
+
+
+def followed(gain: float) -> Observed:
+    return Observed(0.5, 0.5 + gain, (2, 3))
+
+
+def selecting_any(bench: Bench) -> None:
+    rules = bench.spec.evolver.model_copy(update={"propose": Propose(select="any")})
+    bench.spec = bench.spec.model_copy(update={"evolver": rules})
+
+
+def test_what_training_showed_counts_where_nothing_was_measured(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    diagnosis = owned_by(bench, "g", failure="blind_low")
+    *_, last = bench.all_proposals(diagnosis)
+    there = unmeasured(last, "other")
+    chosen = bench.propose(diagnosis, similar=[there], observed={there.id: followed(0.3)})
+    assert chosen is not None
+    assert content_key(chosen) == content_key(last) and chosen.expected == pytest.approx(0.3)
+    told = f"; remembered: {there.id}, signal rate 0.50 -> 0.80 over 2 and 3 groups"
+    assert chosen.rationale == diagnosis.sentence + told
+
+
+def test_a_measured_gain_goes_before_what_training_showed(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    diagnosis = owned_by(bench, "g", failure="blind_low")
+    *_, last = bench.all_proposals(diagnosis)
+    chosen = bench.propose(diagnosis, similar=[elsewhere(last, 0.2)])
+    assert chosen is not None and chosen.expected == pytest.approx(0.2)
+    assert chosen.rationale == diagnosis.sentence  # a measurement stands in the record of its own
+
+
+def test_of_any_criteria_those_come_first_that_memory_speaks_for(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    selecting_any(bench)
+    diagnosis = owned_by(bench, "c")
+    sequence = bench.all_proposals(diagnosis)
+    assert len(sequence) == len(POOL) and {u.expected for u in sequence} == {None}
+    first, *_, last = sequence
+    there = unmeasured(last, "other")
+    lucky = bench.propose(diagnosis, similar=[there], observed={there.id: followed(0.1)})
+    assert lucky is not None and content_key(lucky) == content_key(last)
+    there = unmeasured(first, "other")
+    warned = bench.propose(diagnosis, similar=[there], observed={there.id: followed(-0.1)})
+    assert warned is not None and content_key(warned) == content_key(sequence[1])
+
+
+@pytest.mark.parametrize("select", ["any", "expected"])
+def test_a_criterion_that_did_harm_here_is_taken_back(select: str, tmp_path: Path) -> None:
+    bench = Bench(tmp_path, pool=(SAYS_TOPIC, SAYS_ALWAYS))
+    if select == "any":
+        selecting_any(bench)
+    made = unmeasured(Add(task_ids=("t",), rationale="", criterion=SAYS_ALWAYS))
+    bench.harness = apply(bench.harness, [made.update])
+    diagnosis = owned_by(bench, "c")
+    unaware = bench.propose(diagnosis)
+    assert isinstance(unaware, Add) and unaware.criterion == SAYS_TOPIC
+    undone = bench.propose(
+        diagnosis, refused=[made, make_decision(unaware)], observed={made.id: followed(-0.4)}
+    )
+    assert isinstance(undone, Retire) and undone.criterion_id == SAYS_ALWAYS.id
+    # Recorded rollouts say that nothing changes without it: half of what was lost is expected back.
+    assert undone.expected == pytest.approx({"any": 0.4, "expected": 0.2}[select])
+    assert f"remembered: {made.id}, signal rate 0.50 -> 0.10" in undone.rationale
+    bench.harness = apply(bench.harness, [undone])
+    assert not any(
+        isinstance(u, Retire) and u.criterion_id == SAYS_ALWAYS.id for u in bench.all_proposals(diagnosis)
+    )
+
+
+def test_guidance_that_did_harm_here_is_taken_off(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    diagnosis = owned_by(bench, "g", failure="blind_low")
+    made = unmeasured(Mount(task_ids=("t",), rationale="", lines=LISTS[0], share=0.5))
+    bench.harness = apply(bench.harness, [made.update])
+    off = bench.propose(diagnosis, refused=[made], observed={made.id: followed(-0.4)})
+    assert isinstance(off, Unmount) and off.expected == pytest.approx(0.4)
+    # Other guidance took its place: there is nothing to take back.
+    instead = Mount(task_ids=("t",), rationale="", lines=LISTS[1], share=0.5)
+    bench.harness = apply(bench.harness, [instead])
+    other = bench.propose(diagnosis, refused=[made], observed={made.id: followed(-0.4)})
+    assert isinstance(other, Mount) and other.lines == LISTS[2]
 
 
 # --- every failure class has an answer of its owner ----------------------------------------------

@@ -42,8 +42,8 @@ def shown(case: Case, rollouts: Sequence[Rollout], spec: RunSpec) -> dict[str, A
             {"reward": _figure(r.reward), "quality": _figure(r.quality), "text": r.response}
             for r in rollouts
         ],
-        "refused": [_told(decision, known) for decision in case.refused],
-        "similar": [_told(decision, known) for decision in case.similar],
+        "refused": [_told(decision, known, case) for decision in case.refused],
+        "similar": [_told(decision, known, case) for decision in case.similar],
         "measured": spec.evolver.critic.test == "measure",
     }
 
@@ -80,8 +80,10 @@ def why(error: ValueError | RecursionError) -> str:
     return one_line(str(error))
 
 
-def _told(decision: Decision, known: Sequence[Criterion]) -> str:
-    return f"{describe(decision.update, known)}: {decision.reason}"
+def _told(decision: Decision, known: Sequence[Criterion], case: Case) -> str:
+    seen = case.observed.get(decision.id)
+    since = f"; before and since then: {seen}" if seen else ""
+    return f"{describe(decision.update, known)}: {decision.reason}{since}"
 
 
 def _figure(value: float | None) -> str:

@@ -32,6 +32,7 @@ from .attribute import diagnose, owners
 from .attributor import Attributor
 from .critic import Critic
 from .evidence import Memory
+from .observed import Observed, observe
 from .proposers import Case, NoCandidate, Proposer, Unusable
 
 
@@ -57,7 +58,7 @@ class State(TypedDict, total=False):
     step: int
     task_id: str
     diagnosis: dict[str, Any]
-    within: list[str]  # ids of decisions refused on this task, oldest first
+    within: list[str]  # ids of decisions refused on this task, or that lost signal here, oldest first
     cross: list[str]  # ids of similar decisions on other tasks, most similar first
     candidate: dict[str, Any] | None
     revision: int
@@ -67,8 +68,8 @@ class State(TypedDict, total=False):
 
 
 def retrieve(state: State, runtime: Runtime[Context]) -> State:
-    """Within-task: what was refused here (exact). Cross-task: what was tried on
-    similar failures elsewhere, and what the critic measured (semantic)."""
+    """Within-task: what was refused here, or did harm (exact). Cross-task: what was tried on similar
+    failures elsewhere, and what the critic measured or training showed (semantic)."""
     ctx = runtime.context
     ctx.say(f"reading the evidence on {state['task_id']}")
     diagnosis = Diagnosis.model_validate(state["diagnosis"])
@@ -204,9 +205,10 @@ def diagnose_task(
 def _case(state: State, ctx: Context, diagnosis: Diagnosis) -> Case:
     """What is known about a task so far, in this run of the graph and before it."""
     here = [Decision.model_validate(d) for d in state.get("decisions", [])]
-    refused = [*_decisions(ctx.memory, state["within"]), *here]
+    within, similar = (_decisions(ctx.memory, state[name]) for name in ("within", "cross"))
+    observed = {d.id: seen for d in (*within, *similar) if (seen := _observed(ctx, d, state["step"]))}
     unusable = [RefusedProposal.model_validate(r) for r in state.get("unusable", [])]
-    return Case(diagnosis, ctx.harness, _decisions(ctx.memory, state["cross"]), refused, unusable)
+    return Case(diagnosis, ctx.harness, similar, [*within, *here], observed, unusable)
 
 
 def _decisions(memory: Memory, ids: list[str]) -> list[Decision]:
@@ -214,9 +216,21 @@ def _decisions(memory: Memory, ids: list[str]) -> list[Decision]:
 
 
 def _refused_before(ctx: Context, diagnosis: Diagnosis) -> list[Decision]:
-    """Rejections on this task: what was measured as no help is not tried again.
+    """Rejections on this task, and unmeasured changes after which it lost signal: neither is tried again.
 
     They count as long as evidence does: the policy that a candidate was measured on moves away.
     """
     since = diagnosis.step - ctx.spec.evolver.max_staleness
-    return [d for d in ctx.memory.decisions(diagnosis.task_id) if not d.accepted and d.step > since]
+    recent = [d for d in ctx.memory.decisions(diagnosis.task_id) if d.step > since]
+    return [d for d in recent if not d.accepted or _lost_signal(ctx, d, diagnosis.step)]
+
+
+def _lost_signal(ctx: Context, decision: Decision, step: int) -> bool:
+    seen = _observed(ctx, decision, step)
+    return seen is not None and seen.gain < 0
+
+
+def _observed(ctx: Context, decision: Decision, step: int) -> Observed | None:
+    """What followed an unmeasured change, on as many groups as a diagnosis takes."""
+    rules = ctx.spec.evolver
+    return observe(decision, ctx.memory.records, step, rules.horizon, rules.attribute.min_groups)

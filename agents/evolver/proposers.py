@@ -2,14 +2,15 @@
 
 The catalogue draws criteria and checklists from the task's pool. What it knows about a candidate is
 only what it can measure (its effect on recorded rollouts) or remember (what the critic measured for
-the same candidate elsewhere). Order, wording and points of pool entries play no part.
+the same candidate elsewhere or, where nothing was measured, what followed it in training). Order, wording
+and points of pool entries play no part.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,23 +19,27 @@ from ...memory.records import Decision, Diagnosis, RefusedProposal
 from ...specs.harness import HarnessState
 from ...specs.schema import RunSpec
 from ...specs.tasks import Criterion, TrainTask
-from ...specs.updates import Add, Boost, Mount, Pause, Resume, Retire, Unmount, Update
+from ...specs.updates import Add, Boost, Mount, Pause, Resume, Retire, Unmount, Update, brought_in
 from ..scoring.diagnosis import agreement, as_floats, group_signals
 from ..scoring.reward import Floats
 from ..scoring.scorer import Scorer
 from .evidence import Memory
+from .observed import Observed
 
 BOOST_FACTOR = 2.0
 
 
 @dataclass(frozen=True)
 class Case:
-    """What a proposer is shown. `refused`: decisions of this run that turned candidates down here."""
+    """What a proposer is shown. `refused`: what this run turned down here, and what was accepted
+    unmeasured and then lost signal here. `observed`: by decision id, what followed the unmeasured ones.
+    """
 
     diagnosis: Diagnosis
     harness: HarnessState
     similar: Sequence[Decision]  # of other tasks, most similar diagnosis first
     refused: Sequence[Decision]  # of this task, with the measured reasons
+    observed: Mapping[str, Observed] = field(default_factory=dict)
     unusable: Sequence[RefusedProposal] = ()  # to this diagnosis so far
 
 
@@ -81,7 +86,8 @@ class Catalogue:
             fresh = [u for u in every if content_key(u) not in refused]
             if fresh:
                 # Equal expectations are settled by content, so that a pool's order decides nothing.
-                return min(fresh, key=lambda u: (-_or_zero(u.expected), content_key(u)))
+                best = min(fresh, key=lambda u: (-_or_zero(u.expected), content_key(u)))
+                return _citing(best, case)
         return NoCandidate(
             f"no candidate is left for {case.diagnosis.failure} that recorded rollouts speak for"
             f" ({len(case.refused)} refused before)"
@@ -110,9 +116,9 @@ class Catalogue:
         for checklist in task.pool.checklists:
             if mounted is None or mounted.lines != checklist:
                 share = self.spec.interfaces.g.share
-                mount = Mount(lines=checklist, share=share, **about)
-                out.append(mount.model_copy(update={"expected": self._remembered(mount, case)}))
-        return out
+                out.append(_as_remembered(Mount(lines=checklist, share=share, **about), case))
+        offs = [Unmount(field=g.field, **about) for g in case.harness.of(task.id).guidance]
+        return [*out, *(_as_remembered(off, case) for off in offs if _undone(off, case))]
 
     def _for_c(self, case: Case) -> list[Update]:
         """Adding any pool criterion or retiring any scored one, if recorded rollouts speak for it."""
@@ -131,7 +137,8 @@ class Catalogue:
                 if c not in seed
             ]
         if self.spec.evolver.propose.select == "any":
-            return [update for update, _ in options if update.op == "add"]
+            wanted = [update for update, _ in options if update.op == "add" or _undone(update, case)]
+            return [_as_remembered(update, case) for update in wanted]
         replay = _Replay(task, self.memory, self.scorer, case)
         before = replay.measure(rubric)
         if before is None:
@@ -143,23 +150,57 @@ class Catalogue:
             if measured is None:
                 continue
             rate, agrees = measured
-            remembered = self._remembered(update, case)
+            remembered = _remembered(update, case)
             predicted = rate - before_rate
             expected = predicted if remembered is None else (predicted + remembered) / 2
             if expected >= self.spec.evolver.critic.margin and agrees >= before_agreement:
                 out.append(update.model_copy(update={"expected": round(expected, 6)}))
         return out
 
-    @staticmethod
-    def _remembered(update: Update, case: Case) -> float | None:
-        """Mean gain the critic measured for the same change on tasks with similar failures."""
-        key = content_key(update)
-        gains = [
-            d.measured.gain
-            for d in case.similar
-            if d.measured is not None and content_key(d.update) == key
-        ]
-        return float(np.mean(gains)) if gains else None
+
+def _remembered(update: Update, case: Case) -> float | None:
+    """Mean gain of a change that memory holds; None: it holds nothing about it."""
+    gains = [gain for _, gain in _memories(update, case)]
+    return float(np.mean(gains)) if gains else None
+
+
+def _memories(update: Update, case: Case) -> list[tuple[Decision, float]]:
+    """The decisions that say something about a change, and what gain each lets expect: that of the same
+    change on tasks with similar failures, and what was lost here by those that it would undo."""
+    key = content_key(update)
+    found: list[tuple[Decision, float]] = []
+    for decision in case.similar:
+        known = decision.measured or case.observed.get(decision.id)
+        if known is not None and content_key(decision.update) == key:
+            found.append((decision, known.gain))
+    return found + [(decision, -case.observed[decision.id].gain) for decision in _undone(update, case)]
+
+
+def _undone(update: Update, case: Case) -> list[Decision]:
+    """The changes that lost signal on this task, unmeasured, and that `update` would take back."""
+    lost = [d for d in case.refused if d.id in case.observed]
+    match update:
+        case Retire():
+            return [d for d in lost if update.criterion_id in {c.id for c in brought_in(d.update)}]
+        case Unmount():
+            mounted = case.harness.of(case.diagnosis.task_id).field(update.field)
+            return [
+                d for d in lost if mounted and d.update.op == "mount" and d.update.lines == mounted.lines
+            ]
+    return []
+
+
+def _as_remembered(update: Update, case: Case) -> Update:
+    """A change with the gain that memory lets expect, if it holds any."""
+    return update.model_copy(update={"expected": _remembered(update, case)})
+
+
+def _citing(update: Update, case: Case) -> Update:
+    """A change with the observations that speak for it, or against it, in its rationale."""
+    seen = [f"{d.id}, {case.observed[d.id]}" for d, _ in _memories(update, case) if d.id in case.observed]
+    if not seen:
+        return update
+    return update.model_copy(update={"rationale": f"{update.rationale}; remembered: {'; '.join(seen)}"})
 
 
 def _about(diagnosis: Diagnosis) -> dict[str, Any]:
