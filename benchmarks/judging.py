@@ -1,13 +1,15 @@
 """What the role layer costs: verdicts a second, CPU a verdict, and what a second replica brings.
 
     python benchmarks/judging.py            # about two minutes
-    python benchmarks/judging.py --short    # about half a minute, with looser bars
+    python benchmarks/judging.py --short    # the same bars, in less than a minute
 
 A scripted endpoint in a process of its own takes 200 ms for every answer. `Role.ask` and `Judge.decide`
 are measured beside a bare asyncio `AsyncOpenAI` client with a semaphore, which sends the same bodies; the
 sides take turns in one process, so that a busy machine slows all of them alike. Two replicas that serve
 16 requests at a time each are measured beside one of them, with enough questions in flight that both
-have some waiting. Exits with 1 on a miss.
+have some waiting. What else the machine does makes blocks longer, never shorter: the shortest of each
+side are compared. `--short` measures once more after a miss. Exits with 1 on a miss, and with 3 if the
+machine is too busy to tell.
 """
 
 from __future__ import annotations
@@ -43,17 +45,21 @@ CRITERIA = 8  # a response
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured, and what is asked of it."""
+    """How much is measured."""
 
     waves: int  # of CONCURRENCY questions in a block
     rounds: int  # of blocks of every side
-    share: float  # of the bare client's throughput
-    cpu_ms: float  # a verdict, beyond the bare client
-    replicas: float  # two replicas over one
+    tries: int = 1
 
 
-FULL = Size(waves=10, rounds=12, share=0.95, cpu_ms=1.0, replicas=1.9)
-SHORT = Size(waves=5, rounds=4, share=0.85, cpu_ms=2.0, replicas=1.7)
+FULL = Size(waves=10, rounds=12)
+SHORT = Size(waves=5, rounds=4, tries=2)
+#: What is asked for: a share of the bare client's throughput; CPU milliseconds a verdict beyond it;
+#: answers a second of two replicas over one's.
+SHARE, CPU_MS, REPLICAS = 0.95, 1.0, 1.9
+#: The share of what is possible that the bare client has to reach for a miss to mean anything.
+ENOUGH = 0.8
+MET, MISSED, TOO_BUSY = 0, 1, 3  # as exit codes
 
 
 # --- the endpoint ---------------------------------------------------------------------------------
@@ -108,12 +114,12 @@ class Side:
         self.n += n
 
     def per_second(self) -> float:
-        """Verdicts a second."""
-        return self.n / sum(self.wall)
+        """Verdicts a second, in the shortest block."""
+        return self.n / len(self.wall) / min(self.wall)
 
     def cpu_ms(self) -> float:
-        """CPU milliseconds a verdict, of all threads of this process."""
-        return 1000 * sum(self.cpu) / self.n
+        """CPU milliseconds a verdict, of all threads of this process, in the cheapest block."""
+        return 1000 * min(self.cpu) * len(self.cpu) / self.n
 
 
 def items(n: int, block: int) -> list[Item]:
@@ -211,8 +217,14 @@ def measure_replicas(size: Size) -> tuple[float, float]:
 def main() -> int:
     """Measure, print, compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--short", action="store_true", help="fewer calls and looser bars")
+    parser.add_argument("--short", action="store_true", help="fewer calls, and once more after a miss")
     size = SHORT if parser.parse_args().short else FULL
+    outcomes = (measured(size) for _ in range(size.tries))
+    return next((outcome for outcome in outcomes if outcome != MISSED), MISSED)
+
+
+def measured(size: Size) -> int:
+    """Measure once and print it: the exit code."""
     plain, role, judge = measure(size)
     one, two = measure_replicas(size)
     print(
@@ -228,10 +240,10 @@ def main() -> int:
     print(f"{'2 replicas':12} {two:6.1f} a second")
     ideal = CONCURRENCY / SERVICE
     figures: list[tuple[str, float, float, bool]] = [
-        ("Role.ask, share of the bare client", role.per_second() / plain.per_second(), size.share, True),
-        ("Role.ask, CPU ms beyond it", role.cpu_ms() - plain.cpu_ms(), size.cpu_ms, False),
-        ("Judge.decide, CPU ms beyond it", judge.cpu_ms() - plain.cpu_ms(), size.cpu_ms, False),
-        ("two replicas over one", two / one, size.replicas, True),
+        ("Role.ask, share of the bare client", role.per_second() / plain.per_second(), SHARE, True),
+        ("Role.ask, CPU ms beyond it", role.cpu_ms() - plain.cpu_ms(), CPU_MS, False),
+        ("Judge.decide, CPU ms beyond it", judge.cpu_ms() - plain.cpu_ms(), CPU_MS, False),
+        ("two replicas over one", two / one, REPLICAS, True),
     ]
     missed = 0
     print(f"{'Judge.decide, share of the bare client':40} {judge.per_second() / plain.per_second():6.3f}")
@@ -241,7 +253,10 @@ def main() -> int:
         missed += is_missed
         told = f"at least {bar:g}" if at_least else f"under {bar:g}"
         print(f"{name:40} {value:6.3f}  (bar: {told}){'  MISSED' if is_missed else ''}")
-    return 1 if missed else 0
+    if missed and plain.per_second() < ENOUGH * ideal:
+        print("the machine is too busy to tell: the bare client has not the processor time either")
+        return TOO_BUSY
+    return MISSED if missed else MET
 
 
 if __name__ == "__main__":

@@ -347,8 +347,8 @@ def test_the_model_proposes_within_the_chosen_interface_first(bench: Make) -> No
     proposer = LlmProposer(made.role, made.memory, made.spec)
     records = made.look(Refuses(), proposer)
     assert ops == [
-        ["pause", "resume", "boost", "dampen", "none"],
-        ["pause", "resume", "boost", "dampen", "mount", "unmount", "none"],
+        ["pause", "boost", "dampen", "none"],
+        ["pause", "boost", "dampen", "mount", "none"],
     ]
     assert [r.update.op for r in records if isinstance(r, Decision)] == ["pause", "mount"]
     assert {name: used.calls for name, used in made.usage.roles["evolver"].items()} == {

@@ -314,7 +314,7 @@ class Stubbed:
         )
 
     def finish(self, process: subprocess.Popen[str]) -> tuple[int, str]:
-        output, _ = process.communicate(timeout=90)
+        output, _ = process.communicate(timeout=180)
         return process.returncode, output
 
     def events(self, *kinds: str) -> list[dict[str, Any]]:
@@ -324,7 +324,7 @@ class Stubbed:
         return [row["name"] for row in self.events(kind)]
 
     def await_start(self, name: str, times: int) -> None:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 180
         while self.names("start").count(name) < times:
             assert time.monotonic() < until, f"{name} was not started"
             time.sleep(0.1)

@@ -791,7 +791,10 @@ def test_a_replica_that_never_ends_its_list_of_models_is_given_up(endpoint: Scri
 
 @pytest.mark.slow
 def test_asking_costs_little_beside_a_bare_client() -> None:
+    """95% of its throughput, under 1 ms of CPU a verdict, and two replicas are 1.9 times one."""
     done = subprocess.run(
-        [sys.executable, JUDGING, "--short"], capture_output=True, text=True, timeout=300
+        [sys.executable, JUDGING, "--short"], capture_output=True, text=True, timeout=600
     )
+    if done.returncode == 3:
+        pytest.skip(done.stdout)  # the bare client has not the processor time either
     assert done.returncode == 0, done.stdout + done.stderr

@@ -70,7 +70,9 @@ class Evolver:
             look.records.append(Diagnosis.model_validate(state["diagnosis"]))
             decisions = [Decision.model_validate(d) for d in state.get("decisions", [])]
             unusable = [RefusedProposal.model_validate(r) for r in state.get("unusable", [])]
-            look.records.extend(sorted([*decisions, *unusable], key=lambda record: record.revision))
+            attempts: list[Decision | RefusedProposal] = [*decisions, *unusable]
+            attempts.sort(key=lambda attempt: attempt.revision)
+            look.records.extend(attempts)
             look.accepted.extend(d for d in decisions if d.accepted)
             if state.get("no_proposal"):
                 look.records.append(NoProposal.model_validate(state["no_proposal"]))

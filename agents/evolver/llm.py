@@ -248,7 +248,7 @@ def _schema(ops: Sequence[str]) -> dict[str, Any]:
         "criterion_id": text,
         "criterion_ids": {"type": "array", "items": text},
         "points": number,
-        "cap": {"type": ["number", "null"]},
+        "cap": {"anyOf": [number, {"type": "null"}]},
         "lines": {"type": "array", "items": text},
         "field": {"enum": list(FIELDS)},
         "fade": {"type": "object"},

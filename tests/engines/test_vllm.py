@@ -72,13 +72,12 @@ def test_a_wrong_model_is_found_before_anything_is_spent(served_smollm2: str) ->
 
 
 def test_the_evolvers_schema_is_one_that_the_server_takes(served_smollm2: str) -> None:
-    from harnessrl.agents.evolver.llm import _schema
+    from harnessrl.agents.evolver.llm import OPS, _schema
 
     role = Role("evolver", Endpoint(base_urls=(served_smollm2,), model="small", max_tokens=300), Usage())
     text = "Propose a change: answer with rationale (short), and op: none."
-    question = Question(
-        [{"role": "user", "content": text}], _schema(["c", "g", "p"]), "proposal", strict=False
-    )
+    every = [op for ops in OPS.values() for op in ops]
+    question = Question([{"role": "user", "content": text}], _schema(every), "proposal", strict=False)
     try:
         (answer,) = role.ask([question], "propose")
     finally:
