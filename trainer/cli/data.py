@@ -59,7 +59,8 @@ def build(
       harnessrl data build specs/mixes/rubric-mix-10k.yaml --folder my-data
       harnessrl data build my-mix.yaml --out suites/mine --strict
     """
-    from ..data.folder import APART, write_folder
+    from ..data.folder import write_folder
+    from ..data.ood import APART
 
     if malformed not in (None, "skip", "fail"):
         fail(f"--malformed: {malformed} is not allowed; allowed: skip, fail", BAD_INPUT)
