@@ -638,6 +638,11 @@ def test_all_that_does_not_fit_is_told_at_its_place(stopped: Path, early: Early,
     assert nothing_handed_in(stopped, early)
 
 
+def test_an_author_that_is_not_utf_8_can_be_written_down(stopped: Path) -> None:
+    done("rollback", stopped, "0", "--author", "\udcff\x1b[31m")
+    assert handed_in(RunFolder(stopped).requests)[-1].author == "⟨U+DCFF⟩⟨U+001B⟩[31m"
+
+
 def test_rolling_back_to_no_version(stopped: Path, early: Early) -> None:
     assert "there is no version 2; allowed: 0 to 1" in refused("rollback", stopped, "2")
     assert nothing_handed_in(stopped, early)
@@ -663,6 +668,8 @@ def test_requests_keep_their_order_and_a_strange_file_is_passed_over(tmp_path: P
         hand_in(tmp_path, RollbackRequest(id=f"{n}", author="ann", version=n))
     (tmp_path / "0.json").write_text("{}")
     (tmp_path / "4.json").write_text("not JSON")
+    (tmp_path / "5.json").write_text((tmp_path / "1.json").read_text())  # a copy: it would act twice
+    (tmp_path / "6.json").mkdir()
     assert [r.id for r in handed_in(tmp_path)] == ["1", "2", "3"]
     assert handed_in(tmp_path / "none") == []
 

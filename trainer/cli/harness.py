@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...specs.printable import one_line
 from .shared import BAD_INPUT, RunArg, check_run, fail, say
 
 if TYPE_CHECKING:
@@ -307,10 +308,9 @@ def _version(versions: Sequence[HarnessState], number: int | None) -> HarnessSta
 
 
 def _author(name: str | None) -> str:
-    if name:
-        return name
     try:
-        return getpass.getuser()
+        # An argument that is not UTF-8 could not be written down.
+        return one_line(name or getpass.getuser())
     except (OSError, KeyError):  # a user id without a name
         return "somebody"
 
