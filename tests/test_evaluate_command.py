@@ -241,10 +241,10 @@ def test_wrong_rows_of_our_own_form_are_an_error_as_in_training(
     good = held_out(1)[0] | {"split": "held_out"}
     bad = [good | {"id": "b", "domian": "d"}, good | {"id": "c", "rubric": []}]
     path = write_rows(tmp_path / "mine.jsonl", [good, *bad])
-    if where == "set":
-        file, options = spec(held_out(1)), ["--set", path]
-    else:
-        file, options = spec(held_out(1), tasks={"files": [str(path)]}), []
+    file, options = spec(held_out(1)), ["--set", path]
+    if where == "held-out":
+        file, options = tmp_path / "mine.yaml", []
+        file.write_text("extends: spec.yaml\ntasks: {files: [mine.jsonl]}\n")
     done = tiny.invoke("evaluate", file, "--policy", nobody_there(), *options, "--out", tmp_path / "out")
     assert done.exit_code == 2
     first, second = done.output.strip().splitlines()
@@ -291,7 +291,7 @@ def test_a_simulated_policy_is_told_as_one(tmp_path: Path, spec: Spec) -> None:
 def test_tasks_that_are_no_new_ones_are_told_everywhere(spec: Spec, tmp_path: Path) -> None:
     train = [{**task, "id": f"t{i}"} for i, task in enumerate(held_out(5))]
     rows = [
-        {**held_out(1)[0], "id": "a", "prompt": "WRITE about  task, number 2!"},
+        {**held_out(1)[0], "id": "a", "prompt": "WRITE about  task, number 2?"},
         {**held_out(1)[0], "id": "b", "prompt": "Write about task number 3."},
         {**held_out(1)[0], "id": "t4", "prompt": "Write about something else 4."},
         {**held_out(1)[0], "id": "c", "prompt": "Write about what is new 5."},
