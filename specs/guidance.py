@@ -178,8 +178,8 @@ def overlap(lines: Sequence[str], reference: str, prompt: str = "", n: int = 4) 
     """Leak check: share of the guidance's runs of `n` words that occur in the reference response.
 
     Two characters count as a word in scripts without spaces. A line too short for a run counts as one
-    where it gives the answer away: it stands in the reference, but not in the `prompt`, and has a number or
-    makes up half of the reference. The share is 1 where a line holds the whole of a reference that the
+    where it gives the answer away: it stands in the reference, but not in the `prompt`, and has a number
+    or makes up half of the reference. The share is 1 where a line holds the whole of a reference that the
     prompt does not say (one of a letter or two is held by many lines).
     """
     known, asked = units(reference), units(prompt)

@@ -6,6 +6,7 @@ recipe, and options of the command line. Every value keeps the place where it wa
 
 from __future__ import annotations
 
+import difflib
 import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -56,6 +57,7 @@ __all__ = [
 M = TypeVar("M", bound=BaseModel)
 RECIPES = Path(__file__).parent / "recipes"
 DEFAULT_RECIPE = "harnessrl"
+YAML = (".yaml", ".yml")
 #: Suffixes of files of rows, which people take for specs.
 ROWS = (".jsonl", ".parquet", ".csv")
 #: Where a spec may name a template of its own.
@@ -260,14 +262,23 @@ def _no_file(name: Node, path: Path) -> str:
         names = ", ".join(f"{path.name}/{file}" for file in inside)
         hint = f"; name its files: {names}" if names else ""
         return f"{describe(name)} is a folder, not a file{hint}"
-    return f"{describe(name)} does not exist{_similar_file(path)}"
+    return f"{describe(name)} does not exist{_similar_file(path, name.file)}"
 
 
-def _similar_file(path: Path) -> str:
+def _similar_file(path: Path, named_in: str = "") -> str:
+    """Another file of its kind that `path` was probably meant to be; never the one that names it."""
+    kinds = YAML if path.suffix in YAML else (path.suffix,)
     try:
-        return did_you_mean(path.name, os.listdir(path.parent))
+        there = [
+            file for file in sorted(path.parent.iterdir()) if file.suffix in kinds and file.is_file()
+        ]
     except (OSError, ValueError):
         return ""
+    own = Path(named_in).name if named_in and Path(named_in).parent == path.parent else ""
+    # By their stems: the same suffix would make any two names alike.
+    by_stem = {file.stem: file.name for file in there if file.name != own}
+    stem = next(iter(difflib.get_close_matches(path.stem, by_stem, n=1, cutoff=0.75)), None)
+    return f" (did you mean {by_stem[stem]}?)" if stem else ""
 
 
 def _read_chain(path: Path, problems: list[Problem]) -> tuple[Node, bool]:

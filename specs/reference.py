@@ -121,7 +121,7 @@ def _sections(model: type[BaseModel], path: str, seen: set[type[BaseModel]]) -> 
         yield f"\n### {path}\n"
     about = " ".join((model.__doc__ or "").split())
     yield f"{about}\n"
-    rows = [_row(name, info) for name, info in model.model_fields.items() if not _is_tag(info)]
+    rows = [_row(name, info, about) for name, info in model.model_fields.items() if not _is_tag(info)]
     if rows:
         yield "| key | type | default | meaning |\n| --- | --- | --- | --- |"
         yield "\n".join(rows)
@@ -135,9 +135,10 @@ def _sections(model: type[BaseModel], path: str, seen: set[type[BaseModel]]) -> 
             yield from _sections(below, where, seen)
 
 
-def _row(name: str, info: FieldInfo) -> str:
+def _row(name: str, info: FieldInfo, about: str) -> str:
     default = "*required*" if info.is_required() else _default(info)
-    meaning = " ".join((info.description or "").split()).replace("|", "\\|")
+    kind = about if _tag(info) else ""  # what a tag means is what its mapping is
+    meaning = " ".join((info.description or kind).split()).replace("|", "\\|")
     return f"| `{name}` | {_type(info.annotation, info.metadata)} | {default} | {meaning} |"
 
 

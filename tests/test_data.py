@@ -580,7 +580,8 @@ def test_a_prompt_of_an_evaluation_only_set_is_not_trained_on(apart: bool, tmp_p
     rows = write_rows(tmp_path, own("Dance.", id="a"), own(id="b"))
     (line,) = told(tmp_path, rows)
     assert line == (
-        f"{rows}:2:1: prompt: a training task with the prompt of an evaluation-only one: b is q1 ({quiz}:2)"
+        f"{rows}:2:1: prompt: a training task with the prompt of an evaluation-only one: "
+        f"b is q1 ({quiz}:2)"
     )
     ood_set(quiz.parent.parent, "Sing.", "Describe the river Rhone.")
     assert len(load(tmp_path, rows).train) == 2

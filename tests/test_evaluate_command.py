@@ -233,6 +233,25 @@ def test_what_is_named_is_evaluated_on(
     assert len(policy.bodies) == 2 * ("held-out" in sets) + 4 * ("medqa" in sets)
 
 
+@pytest.mark.parametrize("where", ["held-out", "set"])
+def test_wrong_rows_of_our_own_form_are_an_error_as_in_training(
+    spec: Spec, tmp_path: Path, where: str
+) -> None:
+    """And every one is told, at its place, before any policy is asked."""
+    good = held_out(1)[0] | {"split": "held_out"}
+    bad = [good | {"id": "b", "domian": "d"}, good | {"id": "c", "rubric": []}]
+    path = write_rows(tmp_path / "mine.jsonl", [good, *bad])
+    file, options = spec(held_out(1)), ["--set", path]
+    if where == "held-out":
+        file, options = tmp_path / "mine.yaml", []
+        file.write_text("extends: spec.yaml\ntasks: {files: [mine.jsonl]}\n")
+    done = tiny.invoke("evaluate", file, "--policy", nobody_there(), *options, "--out", tmp_path / "out")
+    assert done.exit_code == 2
+    first, second = done.output.strip().splitlines()
+    assert first.startswith(f"{path}:2:") and "unknown key domian (did you mean domain?)" in first
+    assert second.startswith(f"{path}:3:") and "rubric: must have at least 1 item" in second
+
+
 def test_a_judge_that_is_not_there_is_told_before_anything_is_asked(spec: Spec, tmp_path: Path) -> None:
     write_rows(tmp_path / "ood" / "medqa.jsonl", MEDQA)
     with ScriptedEndpoint(saying(lambda p: "B")) as policy:
@@ -272,7 +291,7 @@ def test_a_simulated_policy_is_told_as_one(tmp_path: Path, spec: Spec) -> None:
 def test_tasks_that_are_no_new_ones_are_told_everywhere(spec: Spec, tmp_path: Path) -> None:
     train = [{**task, "id": f"t{i}"} for i, task in enumerate(held_out(5))]
     rows = [
-        {**held_out(1)[0], "id": "a", "prompt": "WRITE about  task, number 2!"},
+        {**held_out(1)[0], "id": "a", "prompt": "WRITE about  task, number 2?"},
         {**held_out(1)[0], "id": "b", "prompt": "Write about task number 3."},
         {**held_out(1)[0], "id": "t4", "prompt": "Write about something else 4."},
         {**held_out(1)[0], "id": "c", "prompt": "Write about what is new 5."},

@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001  (text of other scripts)
 """Guidance: how it fades, which rollouts of a group see which lines, and how it may leak."""
 
 from __future__ import annotations

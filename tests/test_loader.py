@@ -370,6 +370,31 @@ def test_a_regular_expression_too_deep_for_its_compiler() -> None:
     assert len(task_problems(with_check("{kind: regex, pattern: '" + "(?:" * 5000 + "'}"))) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "guess"),
+    [
+        ("task.yaml", "tasks.yaml"),
+        ("tasks.yml", "tasks.yaml"),
+        ("Tasks.yaml", "tasks.yaml"),
+        ("rowz.jsonl", "rows.jsonl"),
+        ("runs.yaml", "run.yml"),  # run.yaml is the file that names it
+        ("fast.yaml", None),  # like base.yaml in its suffix alone
+        ("tasks.jsonl", None),  # of another kind
+        ("folders.yaml", None),  # folder.yaml is no file
+        ("tasks", None),
+    ],
+)
+def test_only_a_file_of_the_same_kind_and_nearly_the_same_name_is_suggested(
+    name: str, guess: str | None
+) -> None:
+    Path("folder.yaml").mkdir()
+    for there in ("base.yaml", "rows.jsonl", "run.yml"):
+        Path(there).touch()
+    (problem,) = spec_problems(SPEC.replace("tasks.yaml", name))
+    told = f" (did you mean {guess}?)" if guess else ""
+    assert problem == f"run.yaml:4:11: tasks.files[0]: {name} does not exist{told}"
+
+
 def test_files_that_cannot_be_read() -> None:
     Path("folder.yaml").mkdir()
     Path("rows.jsonl").touch()

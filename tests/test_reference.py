@@ -130,6 +130,12 @@ def test_the_page_names_every_key_with_its_meaning() -> None:
                 assert re.search(rf"^\| `{key}` \|.*\| {re.escape(meaning)} \|$", page, re.MULTILINE), key
 
 
+def test_the_page_says_what_each_kind_means() -> None:
+    rows = [line for line in reference.page().splitlines() if line.startswith("| `kind` |")]
+    assert len(rows) > 10 and not [row for row in rows if row.endswith("|  |")]
+    assert any("`words`" in row and "between `min` and `max` words" in row for row in rows)
+
+
 def test_the_tables_of_the_page_are_whole() -> None:
     """A bar in a type or a meaning would start another column."""
     for line in reference.page().splitlines():
@@ -187,6 +193,8 @@ def test_what_init_writes_names_schemas_that_are_there(tmp_path: Path) -> None:
     assert tiny.invoke("init", tmp_path / "mine").exit_code == 0
     files = sorted((tmp_path / "mine").rglob("*.yaml"))
     assert len(files) == 2
+    schemas = {path.name for path in (tmp_path / "mine").glob("*.schema.json")}
+    assert schemas == {f"{kind}.schema.json" for kind in reference.SCHEMAS}
     for path in files:
         first = path.read_text(encoding="utf-8").splitlines()[0]
         assert (path.parent / first.rpartition("$schema=")[2]).is_file()

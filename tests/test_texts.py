@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001  (text of other scripts)
 """When two texts are the same text: what a leak is told by."""
 
 from __future__ import annotations

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from ..data.load import Tasks
 
 SPECS = Path(__file__).parent.parent.parent / "specs"
-#: What `init` copies: the quickstart, its tasks, and the schemas that their first lines name.
-STARTER = ("quickstart.yaml", "tasks/starter.yaml", "harness.schema.json", "tasks.schema.json")
+#: What `init` copies: the quickstart, its tasks, and the schemas that the first line of a file names.
+STARTER = (
+    *("quickstart.yaml", "tasks/starter.yaml"),
+    *(f"{name}.schema.json" for name in ("harness", "tasks", "update", "mix")),
+)
 
 
 class SchemaOf(StrEnum):

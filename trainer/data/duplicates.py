@@ -2,7 +2,8 @@
 questions of benchmarks inside other prompts.
 
 Shingles are character 5-grams of the letters, digits and the signs `+#^=<>` in the prompt's normal form
-(specs/texts.py), so that one measure serves languages with and without spaces. Candidate pairs are compared exactly.
+(specs/texts.py), so that one measure serves languages with and without spaces. Candidate pairs are
+compared exactly.
 """
 
 from __future__ import annotations

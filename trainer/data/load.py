@@ -31,7 +31,7 @@ from .converters import for_evaluation_only
 from .derived import derive_pool, derive_quality
 from .ood import asked_again, known_to
 from .readers import FORMATS
-from .rows import AnyTask, read_rows
+from .rows import AnyTask, Row, read_rows
 from .validation import cut
 
 #: Problems of one kind that are told one by one; how many more there are is told by their number.
@@ -284,21 +284,31 @@ def _read(path: Path, refused: list[Refusal]) -> Iterator[tuple[str, AnyTask]]:
         for validation in file.validation:
             yield f"{path}: {validation.id}", validation
     elif path.suffix in FORMATS:
-        wrong: list[Problem] = []
-        for row in read_rows(path, read_on=True):
-            if row.problems:
-                wrong += row.problems
-            elif isinstance(row.task, str):
+        for row in good_rows(path):
+            if isinstance(row.task, str):
                 refused.append(Refusal(row.where, row.task))
             else:
                 yield row.where, _completed(row.task)
-        if wrong:
-            raise SpecError(at_most(wrong))
     else:
         message = (
             f"not a task file: {path.suffix or 'no suffix'}; allowed: .yaml, .yml, {', '.join(FORMATS)}"
         )
         raise SpecError([Problem(str(path), 1, 1, "", message)])
+
+
+def good_rows(path: Path) -> Iterator[Row]:
+    """The rows of a file, those of data sets that are no tasks too.
+
+    Raises `SpecError` at the end, with all that is no row at all or wrong in this project's own words.
+    """
+    wrong: list[Problem] = []
+    for row in read_rows(path, read_on=True):
+        if row.problems:
+            wrong += row.problems
+        else:
+            yield row
+    if wrong:
+        raise SpecError(at_most(wrong))
 
 
 def _completed(task: AnyTask) -> AnyTask:

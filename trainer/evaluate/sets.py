@@ -18,10 +18,9 @@ from ...specs.ood import OodTask
 from ...specs.sampling import stream
 from ...specs.tasks import HeldOutTask, Task, TrainTask, ValidationTask
 from ..data.derived import derive_quality
-from ..data.load import Refusal, Tasks, unscorable
+from ..data.load import Refusal, Tasks, good_rows, unscorable
 from ..data.ood import beside as sets_beside
 from ..data.readers import FORMATS
-from ..data.rows import read_rows
 
 HELD_OUT = "held-out"
 EVERY = "all"
@@ -99,9 +98,12 @@ def read_tasks(loaded: LoadedSpec) -> SpecTasks:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Task | str]]:
-    """The tasks of a file, each with its place; a text says why a row is none."""
+    """The tasks of a file, each with its place; a text says why a row is none.
+
+    Raises `SpecError`, as a run would: what is wrong with rows of our own form is mended, not left out.
+    """
     if path.suffix in FORMATS:
-        for row in read_rows(path):
+        for row in good_rows(path):
             task = row.task
             if isinstance(task, HeldOutTask) and task.origin and task.quality is None:
                 # What an oracle can know of a row of a data set, as when a run reads it.
@@ -115,7 +117,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Task | str]]:
 
 def _read(name: str, path: Path, sets: Sets) -> None:
     before = len(sets.tasks)
-    for row in read_rows(path):
+    for row in good_rows(path):
         if isinstance(row.task, str):
             sets.refused.append(f"{row.where}: {row.task}")
             continue
