@@ -203,7 +203,7 @@ def test_amaris_adds_untested_criteria_after_reading_memory(
     for decision in remembering:
         for read in decision.retrieved:
             assert ids[read].step < decision.step
-            assert ids[read].task_id != decision.task_id
+        assert any(ids[read].task_id != decision.task_id for read in decision.retrieved)
     for decision in added:
         acting = run.versions[-1].all_criteria(decision.task_id)
         assert decision.update.criterion in acting
@@ -239,8 +239,10 @@ def test_amaris_keeps_every_seed_criterion(name: str, run_of: Callable[[str], Ru
 
 
 def test_the_first_of_amaris_takes_any_criterion_the_other_weighs(run_of: Callable[[str], Run]) -> None:
-    assert {d.update.op for d in run_of("amaris").decisions} == {"add"}
-    assert all(d.update.expected is None for d in run_of("amaris").decisions)
+    for decision in run_of("amaris").decisions:  # what it expects, and takes back, memory says
+        remembers = "; remembered: " in decision.update.rationale
+        assert (decision.update.expected is not None) == remembers
+        assert decision.update.op == "add" or remembers
     margin = run_of("amaris++").spec.evolver.critic.margin
     expected = [d.update.expected for d in run_of("amaris++").decisions]
     assert all(e is not None and e >= margin for e in expected)
