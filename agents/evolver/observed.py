@@ -59,8 +59,8 @@ def observe(
     after = _telling(g for g in groups if began < g.step <= last)
     if min(len(before), len(after)) < least:
         return None
-    rates = [signal_rate(pool(side)) or 0.0 for side in (before, after)]
-    return Observed(*rates, (len(before), len(after)))
+    earlier, later = (signal_rate(pool(side)) or 0.0 for side in (before, after))
+    return Observed(earlier, later, (len(before), len(after)))
 
 
 def _changes(accepted: Accepted, task_id: str) -> bool:
