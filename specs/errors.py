@@ -72,11 +72,12 @@ class Node:
 
     def plain(self) -> Any:
         """The value as dicts, lists and scalars."""
-        if isinstance(self.value, dict):
-            return {key: entry.value.plain() for key, entry in self.value.items()}
-        if isinstance(self.value, list):
-            return [item.plain() for item in self.value]
-        return self.value
+        value = self.value
+        if type(value) is dict:
+            return {key: entry.value.plain() for key, entry in value.items()}
+        if type(value) is list:
+            return [item.plain() for item in value]
+        return value
 
     def get(self, step: str | int) -> Node | None:
         """The value of a key, or the item at an index, where there is one."""

@@ -125,66 +125,80 @@ class _Reader:
         self.problems.append(node.problem(tuple(self.path), message))
 
     def node(self, event: Any, depth: int) -> Node:
-        if type(event) is yaml.AliasEvent:
+        # Half of what a large file takes goes by here: most nodes are scalars of the simplest sort.
+        kind = type(event)
+        if kind is yaml.AliasEvent:
             return self.alias(event, depth)
-        self.count(event, 1, depth)
-        if event.anchor is None:
-            return self.content(event, depth)
+        self.size += 1
+        if depth > self.deepest:
+            self.deeper(event, depth)
+        mark = event.start_mark
+        node = Node(self.file, mark.line + 1, mark.column + 1, None)
+        if event.tag is not None:
+            tag = event.tag.replace("tag:yaml.org,2002:", "!!")
+            self.report(node, f"the tag {tag} is not supported: leave it out (and quote text)")
+        if event.anchor is not None:
+            self.anchored(node, event, depth)
+        elif kind is yaml.ScalarEvent:
+            self.scalar(node, event)
+        else:
+            self.collection(node, kind, depth)
+        return node
+
+    def deeper(self, event: Any, depth: int) -> None:
+        self.deepest = depth
+        if depth > MAX_DEPTH:
+            self.fatal(event, f"nested more than {MAX_DEPTH} levels deep")
+
+    def anchored(self, node: Node, event: Any, depth: int) -> None:
         size, deepest, self.deepest = self.size, self.deepest, depth
         self.anchors[event.anchor] = _Anchored(None)
-        node = self.content(event, depth)
+        if type(event) is yaml.ScalarEvent:
+            self.scalar(node, event)
+        else:
+            self.collection(node, type(event), depth)
         height = self.deepest - depth
         self.anchors[event.anchor] = _Anchored(node, self.size - size + 1, height)
         self.deepest = max(deepest, self.deepest)
-        return node
-
-    def count(self, event: Any, size: int, depth: int) -> None:
-        self.size += size
-        if depth > self.deepest:
-            self.deepest = depth
-        if depth > MAX_DEPTH:
-            self.fatal(event, f"nested more than {MAX_DEPTH} levels deep")
-        if self.aliased > MAX_ALIASED:
-            self.fatal(event, f"aliases repeat more than {MAX_ALIASED:,} values")
 
     def alias(self, event: Any, depth: int) -> Node:
         anchored = self.anchors.get(event.anchor)
         if anchored is not None and anchored.node is not None:
+            self.size += anchored.size
             self.aliased += anchored.size
-            self.count(event, anchored.size, depth + anchored.height)
+            if depth + anchored.height > self.deepest:
+                self.deeper(event, depth + anchored.height)
+            if self.aliased > MAX_ALIASED:
+                self.fatal(event, f"aliases repeat more than {MAX_ALIASED:,} values")
             return anchored.node
         node = self.here(event)
         name = event.anchor
         self.report(node, f"*{name} stands inside &{name}" if anchored else f"no anchor &{name}")
         return node
 
-    def content(self, event: Any, depth: int) -> Node:
-        node = self.here(event)
-        if event.tag is not None:
-            tag = event.tag.replace("tag:yaml.org,2002:", "!!")
-            self.report(node, f"the tag {tag} is not supported: leave it out (and quote text)")
-        kind = type(event)
-        if kind is yaml.ScalarEvent:
-            self.scalar(node, event)
-        elif kind is yaml.SequenceStartEvent:
-            self.sequence(node, depth)
-        else:
-            self.mapping(node, depth)
-        return node
-
     def scalar(self, node: Node, event: Any) -> None:
         text, style = event.value, event.style
-        quote = "'" if style == "'" else '"'
-        node.written = f"{quote}{text}{quote}" if style else text
-        node.value = text
-        if not style:
+        if style:
+            quote = "'" if style == "'" else '"'
+            node.written = f"{quote}{text}{quote}"
+            node.value = text
+        else:
+            node.written = text
             try:
                 node.value = core_scalar(text)
             except ValueError:  # Python converts no more than 4300 digits
                 node.value = 2**64
+        if type(node.value) is str and text.isascii():
+            return
         fault = scalar_fault(node.value)
         if fault and not node.bad:
             self.report(node, f"{shortened(node.written)} is not allowed: {fault}")
+
+    def collection(self, node: Node, kind: type, depth: int) -> None:
+        if kind is yaml.SequenceStartEvent:
+            self.sequence(node, depth)
+        else:
+            self.mapping(node, depth)
 
     def sequence(self, node: Node, depth: int) -> None:
         items: list[Node] = []
@@ -203,30 +217,34 @@ class _Reader:
             self.path.append(name)
             value = self.node(self.event(), depth + 1)
             self.path.pop()
-            if key.written == "<<":
-                self.report(key, "merge keys (<<) are not supported: write the keys out")
-            elif not isinstance(key.value, str) and not key.bad:
-                hint = f'; quote it: "{key.written}"' if key.written else ""
-                self.report(key, f"a key must be a string, not {describe(key)}{hint}")
-            if key.bad:
-                node.bad = True  # so that the key it should have been is not "missing"
-            elif name in entries:
-                first = entries[name].key
-                self.problems.append(
-                    key.problem(
-                        (*self.path, name),
-                        f"duplicate key {name}, first at line {first.line}, column {first.column}",
-                    )
-                )
+            if name in entries or key.bad or key.value is not name or key.written == "<<":
+                self.refuse(key, name, node, entries)
             else:
                 entries[name] = Entry(key, value)
 
+    def refuse(self, key: Node, name: str, node: Node, entries: dict[str, Entry]) -> None:
+        if key.written == "<<":
+            self.report(key, "merge keys (<<) are not supported: write the keys out")
+        elif not isinstance(key.value, str) and not key.bad:
+            hint = f'; quote it: "{key.written}"' if key.written else ""
+            self.report(key, f"a key must be a string, not {describe(key)}{hint}")
+        if key.bad:
+            node.bad = True  # so that the key it should have been is not "missing"
+            return
+        first = entries[name].key
+        message = f"duplicate key {name}, first at line {first.line}, column {first.column}"
+        self.problems.append(key.problem((*self.path, name), message))
 
-@lru_cache(maxsize=4096)
+
 def core_scalar(text: str) -> str | int | float | bool | None:
     """What an unquoted scalar means. Raises `ValueError` for a number of too many digits."""
     if text[:1].isalpha() and text[0] not in "tTfFnN":
         return text  # most scalars: no word of YAML's and no number starts like that
+    return _no_plain_word(text)
+
+
+@lru_cache(maxsize=4096)
+def _no_plain_word(text: str) -> str | int | float | bool | None:
     if text in _WORDS:
         return _WORDS[text]
     if _IS_INT.fullmatch(text):
