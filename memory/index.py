@@ -27,11 +27,15 @@ class Hit:
     similarity: float
 
 
+#: After this, a rationale cites records by id and with figures: they would resemble anything.
+REMEMBERED = "; remembered: "
+
+
 def signature(record: Diagnosis | Decision) -> str:
     """What is embedded of a record: its failure, where, and what was tried. Never rollout text."""
     if isinstance(record, Diagnosis):
         return f"{record.failure} in {record.domain}: {record.sentence}"
-    return f"tried {describe(record.update)} because {record.update.rationale}"
+    return f"tried {describe(record.update)} because {record.update.rationale.partition(REMEMBERED)[0]}"
 
 
 class MemoryIndex:

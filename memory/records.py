@@ -156,8 +156,8 @@ class Measurement(BaseModel):
     margin: float
     rollouts: int  # fresh rollouts measured on (0 for p: recorded rollouts)
     guards: dict[str, tuple[float, float]]  # guard -> (before, after) or (plain, guided)
-    #: Where it was measured on several tasks: what was seen on each. Above, signals and gain are then
-    #: means over the tasks, the rollouts a sum, and the guards stand here alone.
+    #: Where it was measured on several tasks: what was seen on each. Above, signals, gain and guards are
+    #: then means over the tasks (and what failed on one of them, "... on TASK"), the rollouts a sum.
     tasks: dict[str, Measurement] = {}
 
 

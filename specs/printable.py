@@ -34,3 +34,8 @@ def one_line(text: str) -> str:
     """`text`, neutralised, on one line with the indent of its first: nobody adds lines to a listing."""
     first, *more = neutralise(text).split("\n")
     return " ".join([first, *(line.strip() for line in more if line.strip())]).rstrip()
+
+
+def short_line(text: str, most: int = 300) -> str:
+    """`text`, neutralised, on one line of at most `most` characters: for a record's reason or cause."""
+    return " ".join(one_line(text[: 10 * most]).split())[:most]

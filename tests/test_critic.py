@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from harnessrl.agents.evolver import critic as critic_module
 from harnessrl.agents.evolver.critic import Critic, StalePolicyError, UnmeasurableError, Verdict
-from harnessrl.agents.evolver.decision import Outcome
+from harnessrl.agents.evolver.decision import Guard, Outcome, Replicates, Seen, accept_on_all
 from harnessrl.agents.evolver.evidence import Memory
 from harnessrl.agents.policy import Request
 from harnessrl.agents.scoring.scorer import Scorer
@@ -352,7 +352,7 @@ def test_a_change_of_several_tasks_is_measured_on_each_of_them(tmp_path: Path) -
     found = verdict.measured
     assert verdict.accepted and found is not None
     assert verdict.reason.startswith("on 2 tasks: gain ") and verdict.reason.endswith("guards held")
-    assert found.rollouts == 64 and found.guards == {} and set(found.tasks) == {"a", "b"}
+    assert found.rollouts == 64 and set(found.tasks) == {"a", "b"}
     # What is seen of a task is what it would be measured to be alone.
     for task in ("a", "b"):
         assert world.judge(alone(BOTH_BETA, task), AB).measured == found.tasks[task]
@@ -368,6 +368,7 @@ def test_a_change_of_several_tasks_is_not_accepted_on_one_tasks_evidence(tmp_pat
     assert not found.accepted
     assert found.reason.startswith("on 2 tasks: guard failed: agreement with quality on b ")
     assert " on a " not in found.reason
+    assert set(found.measured.guards) >= {"agreement with quality", "agreement with quality on b"}
 
 
 def test_a_task_without_an_effect_is_in_nobodys_way(tmp_path: Path) -> None:
@@ -413,7 +414,7 @@ def test_several_tasks_get_a_second_look_together(tmp_path: Path) -> None:
         assert numbers == list(range(64))
 
 
-def test_guidance_of_several_tasks_has_to_help_on_each(tmp_path: Path) -> None:
+def test_guidance_of_several_tasks_may_do_no_harm_on_any(tmp_path: Path) -> None:
     plain = ["0.3 x", "0.4 x"]
     guided = {"a": ["0.8 alpha", "0.9 alpha"], "b": ["0.2 alpha", "0.3 alpha"]}
 
@@ -891,6 +892,21 @@ def test_under_the_quickstarts_rules_it_is_a_tenth_at_most(tmp_path: Path) -> No
         for seed in range(150)
     ]
     assert np.mean(fooled) <= 0.1
+
+
+def test_many_tasks_are_not_refused_for_the_luck_of_one() -> None:
+    """Guidance lifts quality by half a standard deviation on each of 16 tasks; signal is beyond doubt."""
+    rng = np.random.default_rng(0)
+
+    def seen() -> Seen:
+        signal = Replicates(0.2, 0.6, np.full(400, 0.2), 0.6 + rng.normal(0, 0.05, 400))
+        plain_N, guided_N = rng.normal(0.5, 0.1, 32), rng.normal(0.55, 0.1, 32)
+        top, top_guided = (np.sort(q_N)[-8:].mean() for q_N in (plain_N, guided_N))
+        mean = Guard(float(plain_N.mean()), float(guided_N.mean()))
+        return Seen(signal, {"mean": mean, "top": Guard(float(top), float(top_guided), strict=True)}, 64)
+
+    looks = [accept_on_all({str(n): seen() for n in range(16)}, 0.025, 0.05) for _ in range(60)]
+    assert np.mean([look.accepted for look in looks]) > 0.8
 
 
 @pytest.mark.usefixtures("quick")

@@ -49,8 +49,11 @@ def seen(
     step: int = 20,
     horizon: int = 8,
     least: int = 1,
+    task_id: str = "t",
 ) -> Observed | None:
-    return observe(decision, records, step, horizon, least)
+    groups = [r for r in records if isinstance(r, Group) and r.task_id == task_id]
+    accepted = [r for r in records if isinstance(r, Accepted)]
+    return observe(decision, task_id, groups, accepted, step, horizon, least)
 
 
 def test_the_signal_rate_before_and_after() -> None:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from ...memory.records import Decision
 from ...memory.rollouts import Rollout
+from ...specs.printable import short_line
 from ...specs.schema import RunSpec
 from ...specs.tasks import Criterion
 from ...specs.updates import describe
@@ -67,8 +68,7 @@ def is_spent(role: Role, purpose: str, budget: int | None) -> bool:
 
 def one_line(text: str) -> str:
     """What the model wrote as a short line that is safe to print."""
-    printable = "".join(c if c.isprintable() else " " for c in text)
-    return " ".join(printable.split())[:MAX_TEXT]
+    return short_line(text, MAX_TEXT)
 
 
 def why(error: ValueError | RecursionError) -> str:

@@ -98,28 +98,37 @@ def accept(
 
 
 def accept_on_all(seen: Mapping[str, Seen], alpha: float, margin: float) -> Outcome:
-    """Accept a change of several tasks, by task id, if the mean of their gains passes `accept`.
+    """Accept a change of several tasks, by task id, if what was seen passes `accept` on average.
 
-    Each task counts the same, and its replicates are of its own rollouts. No task may pay for another:
-    the guards have to hold on every one of them, and none may lose signal beyond luck (a probability
-    <= `alpha`, shared by the tasks, of being no loss).
+    Each task counts the same, and its replicates are of its own rollouts. Guards have to hold on the mean
+    of the tasks: of many, one would fail them by chance. No task may pay for another: on none may a
+    guarded quantity fall by more than `margin`, or the signal beyond luck (a probability <= `alpha`,
+    shared by the tasks, of being no loss).
     """
-    guards: dict[str, Guard] = {}
+    every = list(seen.values())
+    guards = {
+        name: Guard(
+            float(np.mean([one.guards[name].before for one in every])),
+            float(np.mean([one.guards[name].after for one in every])),
+            guard.strict,
+        )
+        for name, guard in every[0].guards.items()
+    }
     alone: dict[str, Measurement] = {}
     for task_id, one in seen.items():
         signal = one.signal
         alone[task_id] = accept(signal, one.guards, alpha, margin, one.rollouts).measured
-        guards |= {f"{name} on {task_id}": guard for name, guard in one.guards.items()}
+        for name, guard in one.guards.items():
+            if guard.before - guard.after > margin:
+                guards[f"{name} on {task_id}"] = guard
         if (signal.after_R >= signal.before_R).mean() <= alpha / len(seen):
             guards[f"signal rate on {task_id}"] = Guard(signal.before, signal.after)
-    signals = [one.signal for one in seen.values()]
     pooled = Replicates(
-        float(np.mean([signal.before for signal in signals])),
-        float(np.mean([signal.after for signal in signals])),
-        np.mean([signal.before_R for signal in signals], axis=0),
-        np.mean([signal.after_R for signal in signals], axis=0),
+        float(np.mean([one.signal.before for one in every])),
+        float(np.mean([one.signal.after for one in every])),
+        np.mean([one.signal.before_R for one in every], axis=0),
+        np.mean([one.signal.after_R for one in every], axis=0),
     )
-    rollouts = sum(one.rollouts for one in seen.values())
-    outcome = accept(pooled, guards, alpha, margin, rollouts)
-    measured = outcome.measured.model_copy(update={"guards": {}, "tasks": alone})
+    outcome = accept(pooled, guards, alpha, margin, sum(one.rollouts for one in every))
+    measured = outcome.measured.model_copy(update={"tasks": alone})
     return replace(outcome, reason=f"on {len(seen)} tasks: {outcome.reason}", measured=measured)

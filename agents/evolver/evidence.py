@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +15,7 @@ from ...specs.harness import HarnessState
 from ...specs.tasks import Criterion, TrainTask
 from ..scoring.diagnosis import as_floats, as_known, as_verdicts, collapse, pair_classes
 from ..scoring.scorer import Scorer
+from .observed import Observed, observe
 
 
 @dataclass
@@ -27,10 +28,23 @@ class Memory:
     records: list[AnyRecord] = field(default_factory=list)
     lazy: bool = False  # index new records when it is caught up with, not at once
     _unindexed: list[AnyRecord] = field(default_factory=list)
+    _groups: dict[str, list[Group]] = field(default_factory=dict)  # by task, oldest first
+    _accepted: list[Accepted] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._sort_in(self.records)
+
+    def _sort_in(self, records: Sequence[AnyRecord]) -> None:
+        for record in records:
+            if isinstance(record, Group):
+                self._groups.setdefault(record.task_id, []).append(record)
+            elif isinstance(record, Accepted):
+                self._accepted.append(record)
 
     def add(self, records: Sequence[AnyRecord]) -> None:
         """Take in new records (they are in the log already)."""
         self.records += records
+        self._sort_in(records)
         self._unindexed += records
         if not self.lazy:
             self.catch_up()
@@ -51,13 +65,19 @@ class Memory:
 
     def groups(self, step: int, max_staleness: int, task_id: str | None = None) -> list[Group]:
         """Groups of the last `max_staleness` steps up to `step`, oldest first."""
-        return [
-            r
-            for r in self.records
-            if isinstance(r, Group)
-            and step - max_staleness < r.step <= step
-            and (task_id is None or r.task_id == task_id)
-        ]
+        if task_id is not None:
+            every: Iterable[AnyRecord] = self._groups.get(task_id, ())
+        else:
+            every = self.records
+        since = step - max_staleness
+        return [r for r in every if isinstance(r, Group) and since < r.step <= step]
+
+    def observed(
+        self, decision: Decision, task_id: str, step: int, horizon: int, least: int
+    ) -> Observed | None:
+        """What followed an unmeasured change on a task, as known after `step` (see `observe`)."""
+        groups = self._groups.get(task_id, ())
+        return observe(decision, task_id, groups, self._accepted, step, horizon, least)
 
     def current_groups(
         self, harness: HarnessState, step: int, max_staleness: int, task_id: str
@@ -69,11 +89,7 @@ class Memory:
         """
         shows_rubric = any(g.lines == "rubric" for g in harness.of(task_id).guidance)
         since = max(
-            (
-                r.step
-                for r in self.records
-                if isinstance(r, Accepted) and _other_rollouts(r, task_id, shows_rubric)
-            ),
+            (r.step for r in self._accepted if _other_rollouts(r, task_id, shows_rubric)),
             default=-1,
         )
         groups = [g for g in self.groups(step, max_staleness, task_id) if g.step > since]
@@ -115,9 +131,9 @@ class Memory:
         return [_mean_plain(group) for group in groups]
 
     def decisions(self, task_id: str | None = None) -> list[Decision]:
-        """Decisions so far, oldest first."""
+        """Decisions so far, oldest first, or those that are about a task."""
         found = [r for r in self.records if isinstance(r, Decision)]
-        return [d for d in found if task_id is None or d.task_id == task_id]
+        return [d for d in found if task_id is None or task_id in d.update.task_ids]
 
     def responses(self, group: Group) -> list[Rollout]:
         """The rollouts of a group, in sample order."""

@@ -32,7 +32,7 @@ from .attribute import diagnose, owners
 from .attributor import Attributor
 from .critic import Critic
 from .evidence import Memory
-from .observed import Observed, observe
+from .observed import Observed
 from .proposers import Case, NoCandidate, Proposer, Unusable
 
 
@@ -82,9 +82,10 @@ def retrieve(state: State, runtime: Runtime[Context]) -> State:
             signature(diagnosis), rules.across, type="decision", not_task=diagnosis.task_id
         )
     refused = _refused_before(ctx, diagnosis)
+    within = [d.id for d in refused[max(0, len(refused) - rules.within) :]]
     return {
-        "within": [d.id for d in refused[max(0, len(refused) - rules.within) :]],
-        "cross": [h.record_id for h in hits],
+        "within": within,
+        "cross": [h.record_id for h in hits if h.record_id not in within],
         "revision": 0,
     }
 
@@ -206,7 +207,8 @@ def _case(state: State, ctx: Context, diagnosis: Diagnosis) -> Case:
     """What is known about a task so far, in this run of the graph and before it."""
     here = [Decision.model_validate(d) for d in state.get("decisions", [])]
     within, similar = (_decisions(ctx.memory, state[name]) for name in ("within", "cross"))
-    observed = {d.id: seen for d in (*within, *similar) if (seen := _observed(ctx, d, state["step"]))}
+    about = [*((d, diagnosis.task_id) for d in within), *((d, d.task_id) for d in similar)]
+    observed = {d.id: seen for d, task in about if (seen := _observed(ctx, d, task, state["step"]))}
     unusable = [RefusedProposal.model_validate(r) for r in state.get("unusable", [])]
     return Case(diagnosis, ctx.harness, similar, [*within, *here], observed, unusable)
 
@@ -222,15 +224,16 @@ def _refused_before(ctx: Context, diagnosis: Diagnosis) -> list[Decision]:
     """
     since = diagnosis.step - ctx.spec.evolver.max_staleness
     recent = [d for d in ctx.memory.decisions(diagnosis.task_id) if d.step > since]
-    return [d for d in recent if not d.accepted or _lost_signal(ctx, d, diagnosis.step)]
+    return [d for d in recent if not d.accepted or _lost_signal(ctx, d, diagnosis)]
 
 
-def _lost_signal(ctx: Context, decision: Decision, step: int) -> bool:
-    seen = _observed(ctx, decision, step)
-    return seen is not None and seen.gain < 0
+def _lost_signal(ctx: Context, decision: Decision, diagnosis: Diagnosis) -> bool:
+    """Groups are few: a loss below what would count as a gain is none."""
+    seen = _observed(ctx, decision, diagnosis.task_id, diagnosis.step)
+    return seen is not None and seen.gain <= -ctx.spec.evolver.critic.margin
 
 
-def _observed(ctx: Context, decision: Decision, step: int) -> Observed | None:
+def _observed(ctx: Context, decision: Decision, task_id: str, step: int) -> Observed | None:
     """What followed an unmeasured change, on as many groups as a diagnosis takes."""
     rules = ctx.spec.evolver
-    return observe(decision, ctx.memory.records, step, rules.horizon, rules.attribute.min_groups)
+    return ctx.memory.observed(decision, task_id, step, rules.horizon, rules.attribute.min_groups)

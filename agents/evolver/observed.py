@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
 
-from ...memory.records import Accepted, AnyRecord, Decision, Group, PairClass
+from ...memory.records import Accepted, Decision, Group, PairClass
 from ..scoring.diagnosis import as_floats, pair_classes, pool, signal_rate
 
 
@@ -33,28 +33,34 @@ class Observed:
 
 
 def observe(
-    decision: Decision, records: Sequence[AnyRecord], step: int, horizon: int, least: int
+    decision: Decision,
+    task_id: str,
+    groups: Sequence[Group],
+    accepted: Sequence[Accepted],
+    step: int,
+    horizon: int,
+    least: int,
 ) -> Observed | None:
-    """What is known after `step` of how an unmeasured change of g or c turned out on its task.
+    """What is known after `step` of how an unmeasured change of g or c turned out on one of its tasks.
 
-    Counts the task's groups of at most `horizon` steps before the change came into force and of as many
-    after it, up to the task's next change of g or c on either side. None where a side has fewer than
-    `least` groups that could carry a signal; where the change was measured, or never came into force; and
-    for p, which changes what is drawn and not how it scores.
+    `groups` are that task's, `accepted` the versions of the run. Counts the groups of at most `horizon`
+    steps before the change came into force and of as many after it, up to the task's next change of g or
+    c on either side. None where a side has fewer than `least` groups that could carry a signal; where the
+    change was measured, or never came into force; and for p, which changes what is drawn and not how it
+    scores.
     """
     if decision.measured is not None or decision.update.interface == "p":
         return None
     began, others = None, []
-    for record in records:
-        if isinstance(record, Accepted) and decision.id in record.decision_ids:
-            began = record.step
-        elif isinstance(record, Accepted) and _changes(record, decision.task_id):
-            others.append(record.step)
+    for version in accepted:
+        if decision.id in version.decision_ids:
+            began = version.step
+        elif _changes(version, task_id):
+            others.append(version.step)
     if began is None:
         return None
     first = max([began - horizon, *(s for s in others if s <= began)])
     last = min([began + horizon, step, *(s for s in others if s > began)])
-    groups = [r for r in records if isinstance(r, Group) and r.task_id == decision.task_id]
     before = _telling(g for g in groups if first < g.step <= began)
     after = _telling(g for g in groups if began < g.step <= last)
     if min(len(before), len(after)) < least:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ...memory.index import REMEMBERED
 from ...memory.records import Decision, Diagnosis, RefusedProposal
 from ...specs.harness import HarnessState
 from ...specs.schema import RunSpec
@@ -200,7 +201,7 @@ def _citing(update: Update, case: Case) -> Update:
     seen = [f"{d.id}, {case.observed[d.id]}" for d, _ in _memories(update, case) if d.id in case.observed]
     if not seen:
         return update
-    return update.model_copy(update={"rationale": f"{update.rationale}; remembered: {'; '.join(seen)}"})
+    return update.model_copy(update={"rationale": f"{update.rationale}{REMEMBERED}{'; '.join(seen)}"})
 
 
 def _about(diagnosis: Diagnosis) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from typing import Any
 import regex
 
 from ...specs import patterns
+from ...specs.printable import short_line
 from ...specs.tasks import (
     Check,
     IfevalCheck,
@@ -114,7 +115,7 @@ def _decide(check: Check, prompt: str, response: str) -> Verdict:
                 said = plugins.decide(check, prompt, response)
                 return Verdict(None, said) if isinstance(said, str) else Verdict(said)
     except Exception as error:  # a verdict we cannot reach is unscored, whatever went wrong
-        return Verdict(None, _one_line(f"the check failed: {type(error).__name__}: {error}"))
+        return Verdict(None, short_line(f"the check failed: {type(error).__name__}: {error}"))
 
 
 # --- regex ---------------------------------------------------------------------------------------
@@ -228,7 +229,7 @@ def built(instruction: Any, args: dict[str, Any]) -> tuple[Any, str]:
     try:
         instruction.build_description(**args)
     except Exception as error:
-        return None, _one_line(f"{instruction.id} refuses its arguments: {error}")
+        return None, short_line(f"{instruction.id} refuses its arguments: {error}")
     finally:
         random.setstate(state)
     taken = instruction.get_instruction_args() or {}
@@ -267,7 +268,3 @@ def _without_language(id: str, response: str) -> Verdict | None:
 def _nltk_name(error: LookupError) -> str:
     found = regex.search(r"nltk\.download\('([^']+)'\)", str(error))
     return found[1] if found else "all"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:300]

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ...specs.errors import did_you_mean
+from ...specs.printable import short_line
 from ...specs.tasks import PluginCheck
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def fault(name: str, args: Mapping[str, Any] | None = None) -> str | None:
 def missing(check: PluginCheck) -> str | None:
     """Why a check decides nothing on this machine, or None."""
     cause = _made(check.name, _as_json(check.args)).cause
-    return _one_line(f"{check.name}: {cause}") if cause else None
+    return short_line(f"{check.name}: {cause}") if cause else None
 
 
 def decide(check: PluginCheck, prompt: str, response: str) -> bool | str:
@@ -86,7 +87,7 @@ def decide(check: PluginCheck, prompt: str, response: str) -> bool | str:
         cause = said.strip() if isinstance(said, str) else f"no verdict: {type(said).__name__}"
     except (Exception, SystemExit) as error:
         cause = _told(error)
-    return _one_line(f"{check.name}: {cause or 'cannot tell, and does not say why'}")
+    return short_line(f"{check.name}: {cause or 'cannot tell, and does not say why'}")
 
 
 @functools.lru_cache(maxsize=256)
@@ -139,7 +140,7 @@ def _made(name: str, args_json: str) -> _Made:
             return _Made(args_fault=unfit)
         check = factory(**args)
     except (ValueError, TypeError) as error:
-        return _Made(args_fault=_one_line(f"refuses its arguments: {error}"))
+        return _Made(args_fault=short_line(f"refuses its arguments: {error}"))
     except (Exception, SystemExit) as error:
         return _Made(missing=_told(error))
     if not callable(check):
@@ -165,7 +166,7 @@ def _unfit(factory: CheckFactory, args: Mapping[str, Any]) -> str | None:
         return None
     told = [f"no argument {', '.join(unknown)}"] if unknown else []
     told += [f"needs {', '.join(needed)}"] if needed else []
-    return _one_line(f"{'; '.join(told)} (arguments: {', '.join(named) or 'none'})")
+    return short_line(f"{'; '.join(told)} (arguments: {', '.join(named) or 'none'})")
 
 
 def _as_json(args: Mapping[str, Any]) -> str:
@@ -173,8 +174,4 @@ def _as_json(args: Mapping[str, Any]) -> str:
 
 
 def _told(error: BaseException) -> str:
-    return _one_line(f"{type(error).__name__}: {error}")
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:300]
+    return short_line(f"{type(error).__name__}: {error}")
