@@ -60,7 +60,8 @@ class GuidanceInterface(Strict, Checked):
     """Guidance that every task carries from the first step on, at most one entry a field."""
     max_overlap: Share = 0.5
     """Leak check: guidance is refused of which more, by runs of 4 words (8 characters in scripts without
-    spaces), is in the task's reference. A line that holds a whole reference counts as all of it."""
+    spaces), is in the task's reference. A line that holds a whole reference counts as all of it; of a
+    reference shorter than a run, as one of the lines, and not at all where it is an ordinary word."""
     train_on: Literal["plain", "guided"] = "plain"
     """The prompt under which guided rollouts enter the loss."""
     mismatch: Literal["positive_only", "ignore"] = "positive_only"
