@@ -31,6 +31,8 @@ _ALONE = regex.compile(r"[.,;:?!\"'。、]+")
 _DASHES = regex.compile(r"-+")
 #: ASCII's punctuation that may stand around a word.
 _AROUND = "!\"&'()*,-./:;?@[\\]_{}"
+_NO_LETTERS = bytes(code for code in range(128) if not chr(code).isalnum())
+_NO_LETTER = regex.compile(r"[^\p{L}\p{N}]+")
 _UNITS = regex.compile(
     rf"[{UNSPACED}]\p{{M}}*|[^{UNSPACED}\p{{P}}](?:[^{UNSPACED}]*[^{UNSPACED}\p{{P}}])?[#%]?"
 )
@@ -70,6 +72,17 @@ def normalised(text: str) -> str:
 @lru_cache(maxsize=4096)  # few words and their marks make up most of any text
 def _unmarked(word: str) -> str:
     return str(_MARKS.sub("", word))
+
+
+def letters(text: str) -> str:
+    """A text's letters and digits: the same for all texts of one normal form, and much faster to find."""
+    plain = text.lower()
+    if not text.isascii():
+        plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
+    some = plain.encode(errors="surrogatepass").translate(None, _NO_LETTERS)
+    return (
+        some.decode() if some.isascii() else str(_NO_LETTER.sub("", some.decode(errors="surrogatepass")))
+    )
 
 
 def units(text: str) -> list[str]:

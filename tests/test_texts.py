@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from harnessrl.specs.texts import normalised, units
+from harnessrl.specs.texts import letters, normalised, units
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
@@ -72,6 +72,12 @@ def test_what_tells_texts_apart_is_kept(one: str, other: str) -> None:
 def test_case_form_and_spacing_make_no_other_text(text: str) -> None:
     assert normalised(f"\n {text}\t") == normalised(text)
     assert normalised(" ".join(text.split())) == normalised(text)
+
+
+@given(st.text() | st.text("e\u0301\u200b\u0345\u00b4İﬁ²ºΣς가ㅏ -'"))
+@example("e\u200b\u0301 ᾳ x² İ")
+def test_letters_are_the_same_in_the_normal_form(text: str) -> None:
+    assert letters(text) == letters(normalised(text))
 
 
 @given(st.text("ab12+^ ", min_size=1), st.text("ab12+^ ", min_size=1))
