@@ -171,30 +171,36 @@ def _penalty(line: Criterion | str) -> bool:
 
 
 #: Answers that many prompts share: to mention one gives none away.
-_COMMON = frozenset(("true", "false", "none", "unknown", "正确", "错误"))
+_COMMON = frozenset("true false none unknown both neither positive negative neutral 正确 错误".split())
 
 
 def overlap(lines: Sequence[str], reference: str, prompt: str = "", n: int = 4) -> float:
     """Leak check: share of the guidance's runs of `n` words that occur in the reference response.
 
     Two characters count as a word in scripts without spaces. A line too short for a run counts as one
-    where it gives the answer away: it stands in the reference, but not in the `prompt`, and has a number
-    or makes up half of the reference. The share is 1 where a line holds the whole of a reference that the
-    prompt does not say (one of a letter or two is held by many lines).
+    run, which occurs where the line gives the answer away: it stands in the reference, but not in the
+    `prompt`, and has a number or makes up half of the reference. The share is 1 where a line holds the
+    whole of a reference that the prompt does not say.
+
+    A reference too short for a run stands in many an innocent line, so it is the share of the lines that
+    hold it. Nothing is found where it is one word of less than three characters (`B`, `42`), one of small
+    letters alone (`sentence`) or one that many prompts share (`True`). An answer in other words, or in
+    another script, is not found either.
     """
-    known, asked = units(reference), units(prompt)
-    all_runs = _Runs(known)
+    whole = _Words(reference, n)
+    if not whole.runs and not _is_an_answer(whole.units, reference):
+        return 0.0
+    known = frozenset(whole.runs)
     found: list[bool] = []
     for line in lines:
-        mine = _units_of(line)
-        told = _is_an_answer(known) and known[0] in mine and _Runs(mine).has(known)
-        if told and not _Runs(asked).has(known):
+        mine = _words(line, n)
+        told = mine.hold(whole) and not _words(prompt, n).hold(whole)
+        if told and known:
             return 1.0
-        if grams := _ngrams(mine, n):
-            found += [all_runs.has(gram) for gram in grams]
-        elif mine and all_runs.has(mine) and not _Runs(asked).has(mine):
-            numbers = any(any(map(str.isdigit, unit)) for unit in mine)
-            found += [True] if numbers or 2 * len(mine) >= len(known) else []
+        if known and mine.runs:
+            found += [run in known for run in mine.runs]
+        else:
+            found.append(told or (_tells_of(mine, whole) and not _words(prompt, n).hold(mine)))
     return sum(found) / len(found) if found else 0.0
 
 
@@ -205,45 +211,49 @@ def mentions_guidance(response: str, prompt: str, shown: Sequence[Shown], n: int
     """
     if any(_names(response, part.field) and not _names(prompt, part.field) for part in shown):
         return True
-    of_response, of_prompt = _Runs(units(response)), _Runs(units(prompt))
-    return any(
-        of_response.has(gram) and not of_prompt.has(gram)
-        for part in shown
-        for line in (*part.lines, *part.avoid)
-        for gram in _ngrams(_units_of(line), n)
-    )
+    lines = [line for part in shown for line in (*part.lines, *part.avoid)]
+    quoted = {run for line in lines for run in _words(line, n).runs} & {*_Words(response, n).runs}
+    return not quoted <= {*_words(prompt, n).runs}
 
 
 def _names(text: str, field: str) -> bool:
     return re.search(rf"(?<![^\W_]){field}(?![^\W_])", text, re.IGNORECASE) is not None
 
 
-class _Runs:
-    """The runs of units that stand in a text."""
+class _Words:
+    """The units of a text, and the runs of `n` words in it."""
 
-    def __init__(self, text: Sequence[str]) -> None:
-        self._text = f" {' '.join(text)} "
+    def __init__(self, text: str, n: int) -> None:
+        self.units = units(text)
+        self.runs = _ngrams(self.units, n)
+        self._joined = f" {' '.join(self.units)} "
 
-    def has(self, run: Sequence[str]) -> bool:
-        return f" {' '.join(run)} " in self._text
-
-
-@lru_cache(maxsize=256)  # the same lines are held against every task's reference
-def _units_of(line: str) -> tuple[str, ...]:
-    return tuple(units(line))
+    def hold(self, other: _Words) -> bool:
+        """Do all units of the other text, at least one, stand in this one in a row?"""
+        return bool(other.units) and other._joined in self._joined
 
 
-def _is_an_answer(reference: Sequence[str]) -> bool:
-    """Does a reference say enough for a line that holds it to give it away?"""
+_words = lru_cache(maxsize=1024)(_Words)  # the same lines are held against every task's reference
+
+
+def _is_an_answer(reference: Sequence[str], written: str) -> bool:
+    """Does a reference too short for a run say enough for a line that holds it to give it away?"""
     text = "".join(reference)
-    long = len(text) >= (4 if text.isascii() else 2) or any(map(str.isdigit, text))
-    return long and text not in _COMMON
+    if len(reference) == 1 and (len(text) < 3 or (text.isalpha() and written.islower())):
+        return False
+    return text not in _COMMON
 
 
-def _ngrams(text: Sequence[str], n: int) -> list[Sequence[str]]:
+def _tells_of(line: _Words, reference: _Words) -> bool:
+    """Is a line a part of the reference that says much of it?"""
+    numbers = any(any(map(str.isdigit, unit)) for unit in line.units)
+    return (numbers or 2 * len(line.units) >= len(reference.units)) and reference.hold(line)
+
+
+def _ngrams(text: Sequence[str], n: int) -> list[tuple[str, ...]]:
     """The runs of `n` words, two characters of scripts without spaces for each."""
     weights = [1 if is_unspaced(unit) else 2 for unit in text]
-    grams: list[Sequence[str]] = []
+    grams: list[tuple[str, ...]] = []
     weight, end = 0, 0
     for start in range(len(text)):
         while weight < 2 * n and end < len(text):
@@ -251,6 +261,6 @@ def _ngrams(text: Sequence[str], n: int) -> list[Sequence[str]]:
             end += 1
         if weight < 2 * n:
             break
-        grams.append(text[start:end])
+        grams.append(tuple(text[start:end]))
         weight -= weights[start]
     return grams

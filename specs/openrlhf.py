@@ -11,7 +11,7 @@ from pydantic import Field
 
 from .engines import GrpoEngine, Positive
 from .faults import Checked, Fault, fault
-from .secrets import Address, EnvName, Free
+from .secrets import ClusterAddress, EnvName, ModelName, ServerFlags, TrainerFlags
 from .tasks import Many, Strict
 
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -47,7 +47,7 @@ class Server(Strict):
     """GPUs of that node, by number; several share the model (tensor parallel)."""
     gpu_memory: Memory = 0.9
     """Share of each of these GPUs' memory that it takes."""
-    args: Free = Field(default_factory=dict)
+    args: ServerFlags = Field(default_factory=dict)
     """More flags of the vLLM server, without their dashes, e.g. `max-model-len: 16384`."""
 
 
@@ -61,7 +61,7 @@ class PolicyServer(Server):
 class RoleServer(Server):
     """Serves a role, at the one address that the role's `base_urls` has."""
 
-    model: str | None = None
+    model: ModelName | None = None
     """Weights: a folder or a model hub id; default: the `model` of the role, whose name they get."""
 
 
@@ -118,7 +118,7 @@ class OpenrlhfEngine(GrpoEngine, Checked):
     """Nodes that train and roll out."""
     gpus_per_node: Positive = 1
     """GPUs of each node that train and roll out, numbers 0, 1, ... (`serve` takes others)."""
-    cluster: Address | None = None
+    cluster: ClusterAddress | None = None
     """Job server of a running Ray cluster, e.g. `http://head:8265`; default: one is started here, for
     the run. Required for several nodes."""
     colocate: bool = True
@@ -136,7 +136,7 @@ class OpenrlhfEngine(GrpoEngine, Checked):
     """Endpoints to start."""
     controller: ControllerAddress = ControllerAddress()
     """The controller service."""
-    args: Free = Field(default_factory=dict)
+    args: TrainerFlags = Field(default_factory=dict)
     """Native OpenRLHF flags without their dashes, added or overriding, e.g. `ds.overlap_comm: true`;
     `false` takes a switch away."""
 

@@ -11,7 +11,7 @@ from .engines import LocalEngine, Positive, SimEngine, engine_kind
 from .faults import Checked, Fault, fault
 from .guidance import StartGuidance
 from .openrlhf import OpenrlhfEngine, server_address
-from .secrets import Address, EnvName, Free
+from .secrets import Address, EnvName, Free, ModelName
 from .tasks import AtLeastOne, Many, Strict
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -60,7 +60,8 @@ class GuidanceInterface(Strict, Checked):
     """Guidance that every task carries from the first step on, at most one entry a field."""
     max_overlap: Share = 0.5
     """Leak check: guidance is refused of which more, by runs of 4 words (8 characters in scripts without
-    spaces), is in the task's reference. A line that holds a whole reference counts as all of it."""
+    spaces), is in the task's reference. A line that holds a whole reference counts as all of it; of a
+    reference shorter than a run, as one of the lines, and not at all where it is an ordinary word."""
     train_on: Literal["plain", "guided"] = "plain"
     """The prompt under which guided rollouts enter the loss."""
     mismatch: Literal["positive_only", "ignore"] = "positive_only"
@@ -114,7 +115,7 @@ class Reward(Strict):
 class PolicyRole(Strict, Checked):
     """The model under training."""
 
-    model: Annotated[str, Field(min_length=1)]
+    model: ModelName
     """A folder, a model hub id, or `smollm2-wheel` (SmolLM2-135M-Instruct from the package index)."""
     chat_template_kwargs: dict[str, Scalar] = Field(default_factory=dict)
     """Arguments of its chat template, e.g. `{enable_thinking: false}`, for every prompt that it gets.
@@ -143,7 +144,7 @@ class Endpoint(Strict):
 
     base_urls: AtLeastOne[Address]
     """Where it is served, e.g. `http://localhost:8000/v1`; several are replicas, used by load."""
-    model: Annotated[str, Field(min_length=1)]
+    model: ModelName
     """The model's name there."""
     api_key_env: EnvName | None = None
     """Environment variable that holds the key, never the key itself; default: the server needs none."""

@@ -25,6 +25,7 @@ from pydantic import (
 from . import patterns
 from .errors import Steps, did_you_mean
 from .faults import FaultsError, fault
+from .secrets import CheckArgs
 
 #: The 25 instructions of IFEval (arXiv 2311.07911) with the arguments each one takes. Kept here as
 #: plain text so that a spec can be validated without importing the checker library.
@@ -195,7 +196,7 @@ class PluginCheck(Strict):
     kind: Literal["plugin"]
     name: Annotated[str, Field(min_length=1)]
     """The entry point's name."""
-    args: dict[str, Any] = Field(default_factory=dict, validate_default=True)
+    args: CheckArgs = Field(default_factory=dict, validate_default=True)
     """Its arguments by name."""
 
     # A run folder is read without a fault to ask: where the package is gone, a run goes on unscored.

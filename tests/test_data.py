@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import tiny
 import yaml
 from harnessrl.agents.scoring.checks import run_check
 from harnessrl.agents.scoring.oracle import measure_quality
-from harnessrl.specs.loader import SpecError, dump_yaml, load_run_spec
+from harnessrl.specs.loader import LoadedSpec, SpecError, dump_yaml, load_run_spec
 from harnessrl.specs.ood import OodTask
 from harnessrl.specs.tasks import HeldOutTask, MentionsCheck, TrainTask
+from harnessrl.trainer.advice import advice
 from harnessrl.trainer.data.derived import derive_pool, derive_quality, subject_words
 from harnessrl.trainer.data.load import MOST, Tasks, load_resolved, load_tasks
+from harnessrl.trainer.data.ood import asked_again, beside
 from harnessrl.trainer.data.rows import read_rows
 from tiny import data_file
 
@@ -41,9 +44,13 @@ def write_rows(folder: Path, *lines: str) -> Path:
 
 def load(folder: Path, *files: Path) -> Tasks:
     """The tasks of a spec that names `files`."""
+    return load_tasks(loaded_spec(folder, *files))
+
+
+def loaded_spec(folder: Path, *files: Path) -> LoadedSpec:
     paths = tiny.write_spec(folder / "spec", "smollm2-wheel")
     given = [str(file) for file in files]
-    return load_tasks(load_run_spec(paths.spec, overrides={"tasks": {"files": given}}))
+    return load_run_spec(paths.spec, overrides={"tasks": {"files": given}})
 
 
 def only(path: Path) -> TrainTask | str:
@@ -472,7 +479,7 @@ def held_out(folder: Path, prompt: str) -> Path:
     [
         "Describe the river Rhine.",
         "describe the RIVER rhine",
-        '  "Describe -- the\n river, Rhine!?"  ',
+        '  "Describe the\n river, Rhine !?"  ',
         "Describe\tthe\u00a0river\u2028Rhine\u2026",
     ],
 )
@@ -608,14 +615,45 @@ def test_a_prompt_of_an_evaluation_only_set_is_not_validated_on(tmp_path: Path) 
     assert "validation[0].prompt: Sing.: a validation task with the prompt of an evaluation-only" in line
 
 
-def test_a_set_that_cannot_be_read_is_told_and_rows_that_are_none_are_passed_over(tmp_path: Path) -> None:
+def test_a_file_that_is_no_set_is_told_and_rows_that_are_none_are_passed_over(tmp_path: Path) -> None:
     quiz = ood_set(tmp_path, "Sing.")
     quiz.write_text("{}\n" + quiz.read_text() + "{\n")
     rows = write_rows(tmp_path, own(id="a"))
-    assert len(load(tmp_path, rows).train) == 1
-    (tmp_path / "ood" / "other.parquet").write_text("no parquet")
+    assert load(tmp_path, rows).unread == []
+    other = quiz.with_name("other.parquet")
+    other.write_text("no parquet")
+    tasks = load(tmp_path, rows)
+    (problem,) = tasks.unread
+    assert str(problem).startswith(f"{other}:1:1: ") and len(tasks.train) == 1
+    spec = loaded_spec(tmp_path, rows).spec
+    assert f"not compared with the tasks: {problem}" in advice(spec, tasks)
+
+
+def test_of_sets_with_one_name_none_hides_the_other(tmp_path: Path) -> None:
+    quiz = ood_set(tmp_path, "Sing.")
+    own_name = quiz.with_suffix(".csv")
+    own_name.write_text("a,b\n1,2\n")
+    rows = write_rows(tmp_path, own("Sing.", id="a"))
     (line,) = told(tmp_path, rows)
-    assert line.startswith(f"{tmp_path}/ood/other.parquet:1:1: ")
+    assert line.endswith(f"a is q0 ({quiz}:1)")
+    assert beside([rows]) == {str(own_name): own_name, str(quiz): quiz}
+
+
+@pytest.mark.parametrize("text", ["ﬁrst:  Was ist die STRASSE ?", "First: was ist die Straße"])
+def test_prompts_are_compared_in_their_normal_form(text: str, tmp_path: Path) -> None:
+    ood_set(tmp_path, "First: was ist die Strasse?")
+    (line,) = told(tmp_path, write_rows(tmp_path, own(text, id="a")))
+    assert "a is q0" in line
+
+
+def test_rows_of_sets_are_not_made_into_tasks_where_their_words_are_plain(tmp_path: Path) -> None:
+    """10,000 of them take well under a second: every load of a spec reads them all."""
+    more = {"origin": {"row": "1", "more": {"question": "Which river is it? yes"}}}
+    prompts = [f"Question {n}: which river is it? A: yes, B: no" for n in range(10_000)]
+    quiz = ood_set(tmp_path, *prompts, **more)
+    start = time.process_time()
+    assert [*asked_again([], [quiz], [])] == []
+    assert time.process_time() - start < 2.0  # made into tasks: 6 s
 
 
 # --- everything that is wrong, at once ------------------------------------------------------------

@@ -233,6 +233,20 @@ def test_what_is_named_is_evaluated_on(
     assert len(policy.bodies) == 2 * ("held-out" in sets) + 4 * ("medqa" in sets)
 
 
+def test_of_sets_with_one_name_each_is_named_by_its_path(spec: Spec, tmp_path: Path) -> None:
+    one = write_rows(tmp_path / "ood" / "medqa.jsonl", MEDQA)
+    other = write_rows(tmp_path / "ood" / "medqa.json", [])
+    other.write_text(json.dumps(MEDQA))
+    file = spec(held_out(2))
+    with ScriptedEndpoint(saying(lambda p: "The answer is B.")) as policy:
+        options = ["--policy", policy.base_url, "--samples", "0", "--out", tmp_path / "out"]
+        done = tiny.invoke("evaluate", file, *options, "--set", "medqa")
+        assert done.exit_code == 2 and str(one) in done.output and str(other) in done.output
+        done = tiny.invoke("evaluate", file, *options, "--set", "all")
+        assert done.exit_code == 0, done.output
+    assert len(policy.bodies) == 2 + 2 * 4
+
+
 @pytest.mark.parametrize("where", ["held-out", "set"])
 def test_wrong_rows_of_our_own_form_are_an_error_as_in_training(
     spec: Spec, tmp_path: Path, where: str

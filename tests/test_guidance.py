@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from harnessrl.prompts import guided_prompt
@@ -239,7 +241,7 @@ def test_scripts_without_spaces_are_compared_by_characters() -> None:
     ("line", "reference", "prompt"),
     [
         ("The answer is Paris.", "Paris", "Name the capital of France."),
-        ("answer: 42", "42", "What is six times seven?"),
+        ("answer: 427", "427", "What is seven times sixty-one?"),
         ("Say B12 first", "B12.", "Which vitamin is it?"),
         ("答案是巴黎", "巴黎。", "法国的首都是哪里？"),
         ("12.5 km", "The way is 12.5 km long, and steep.", "How long is it?"),
@@ -259,7 +261,24 @@ def test_a_whole_reference_is_a_leak_however_many_lines_stand_beside_it() -> Non
     checklist = tuple(f"Say in some plain words what point {n} is about." for n in range(20))
     assert overlap(checklist, REFERENCE) == 0.0
     assert overlap((*checklist, f"That is: {REFERENCE}"), REFERENCE) == 1.0
-    assert overlap((*checklist, "It is Paris"), "Paris") == 1.0
+    assert overlap((*checklist, f"It is {REFERENCE}"), REFERENCE, f"Say: {REFERENCE}") < 0.5
+
+
+def test_a_reference_too_short_for_a_run_is_one_of_the_lines() -> None:
+    checklist = ("Say why you think so, in some plain words.", "Be kind.", "It is Paris")
+    assert overlap(checklist, "Paris") == pytest.approx(1 / 3)
+    assert overlap(checklist[2:], "Paris") == 1.0
+    assert overlap(("Part 1: at most three steps", "Be kind"), "At most three steps.") == 1.0  # a run
+    assert overlap(("In at most three steps.", "Be kind"), "three steps") == 1 / 2
+
+
+def test_a_short_line_that_leaks_nothing_counts_too() -> None:
+    reference = "Part 1 of it covers the whole history of Rome. " * 3
+    prompt = "Write about Rome."
+    assert overlap(("Part 1", "Be polite", "Cite sources", "Say why"), reference, prompt) == 1 / 4
+    run = "covers the whole history"
+    assert overlap((run, "Be polite"), reference, prompt) == 1 / 2
+    assert overlap((run, "?!"), reference, prompt) == 1 / 2
 
 
 @pytest.mark.parametrize(
@@ -274,6 +293,11 @@ def test_a_whole_reference_is_a_leak_however_many_lines_stand_beside_it() -> Non
         ("Mention the moon", REFERENCE),
         ("the sea", REFERENCE),
         ("Use whole sentences.", "sentence"),
+        ("in at most 3 short steps", "3"),
+        ("1. Restate the question in your own words first.", "1"),
+        ("Say that it is 42.", "42"),
+        ("Write it in one sentence.", "sentence"),
+        ("Say whether the mood is positive, and why you think that it is so.", "Positive"),
     ],
 )
 def test_an_ordinary_line_is_no_leak(line: str, reference: str) -> None:
@@ -283,6 +307,13 @@ def test_an_ordinary_line_is_no_leak(line: str, reference: str) -> None:
 @given(st.text(max_size=40), st.lists(st.text(max_size=20), max_size=4), st.text(max_size=20))
 def test_an_overlap_is_a_share(reference: str, lines: list[str], prompt: str) -> None:
     assert 0.0 <= overlap(lines, reference, prompt) <= 1.0
+
+
+def test_the_leak_check_grows_with_the_length_of_lines_and_reference_not_their_product() -> None:
+    words = [f"w{n}" for n in range(40_000)]
+    start = time.process_time()
+    assert overlap((" ".join(words),), " ".join(reversed(words))) == 0.0
+    assert time.process_time() - start < 2.0  # by a search per run: minutes
 
 
 def test_a_response_gives_its_guidance_away_by_naming_or_quoting_it() -> None:

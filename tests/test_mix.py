@@ -226,6 +226,13 @@ def test_show_lists_ids_and_shows_one(folder: Path) -> None:
     assert done.output.startswith(f"# {kinds[0]}\n") and "rubric:" in done.output
 
 
+def test_a_task_that_is_shown_cannot_reorder_the_terminal(folder: Path) -> None:
+    row = {**task_row(1), "id": "one", "prompt": "Say \u202egood\u202c."}
+    write_jsonl(folder / "rows.jsonl", [row])
+    done = tiny.invoke("data", "show", folder / "rows.jsonl", "one")
+    assert done.exit_code == 0 and "prompt: Say ⟨U+202E⟩good⟨U+202C⟩." in done.output
+
+
 def test_tasks_without_a_licence_are_used_and_kept_apart(folder: Path) -> None:
     sources = {
         "a": source("a.jsonl", licence=None),

@@ -285,7 +285,7 @@ CONFLICTS = {
     "actor.dual_clip: 'nan'": "must be more than 1: OpenRLHF asserts it",
     "ckpt.max_mem: 100": "it is not to be set: it could delete what the run's newest checkpoint",
     "ckpt.best_metric_key: none": "it is not to be set: logging.evaluate_every keeps the best policy",
-    "logger.wandb.key: SECRET": "it is not to be set: a key stands in no file; put it into the "
+    "logger.wandb.key: true": "it is not to be set: a key stands in no file; put it into the "
     "environment variable WANDB_API_KEY",
     "local_rank: 0": "it is not to be set: Ray gives each process its GPU",
     "train.enable_ema: true": "it is not to be set: the weights that are measured and exported",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from harnessrl.specs.texts import normalised, units
+from harnessrl.specs.texts import letters, normalised, units
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
@@ -20,7 +20,10 @@ from hypothesis import strategies as st
         ("ﬁnd the Ångström", "find the \u212bngstro\u0308m"),
         ("Ｗｈａｔ　ｉｓ　２＋２？", "What is 2+2?"),
         ("What is 2+2?", "What is 2+2"),
-        ("x²", "x2"),  # compatible forms
+        ("x²³ + y₁", "x^23 + y_1"),
+        ("don´t", "don't"),
+        ("x ?", "x"),
+        ("Is it “good” ?", "Is it good"),
         ("a\u200bb\u00adc", "abc"),
         ("x − 4", "x - 4"),
         ("天空为什么是蓝色的？请解释。", "天空为什么是蓝色的 请解释".replace(" ", "，")),
@@ -49,6 +52,14 @@ def test_what_says_the_same_is_equal(one: str, other: str) -> None:
         ("résumé", "resume"),
         ("写得好", "写的好"),
         ("count++ does it", "count-- does it"),
+        ("Compute 2³.", "Compute 23."),
+        ("CO₂", "CO2"),
+        ("2³", "2₃"),
+        ("git commit -- file", "git commit file"),
+        ("ab - cd", "ab cd"),
+        ("x - y", "x y"),
+        ("5 -- 3", "5 - 3"),
+        ("Is f ' odd?", "Is f odd?"),
     ],
 )
 def test_what_tells_texts_apart_is_kept(one: str, other: str) -> None:
@@ -61,6 +72,12 @@ def test_what_tells_texts_apart_is_kept(one: str, other: str) -> None:
 def test_case_form_and_spacing_make_no_other_text(text: str) -> None:
     assert normalised(f"\n {text}\t") == normalised(text)
     assert normalised(" ".join(text.split())) == normalised(text)
+
+
+@given(st.text() | st.text("e\u0301\u200b\u0345\u00b4İﬁ²ºΣς가ㅏ -'"))
+@example("e\u200b\u0301 ᾳ x² İ")
+def test_letters_are_the_same_in_the_normal_form(text: str) -> None:
+    assert letters(text) == letters(normalised(text))
 
 
 @given(st.text("ab12+^ ", min_size=1), st.text("ab12+^ ", min_size=1))

@@ -12,6 +12,7 @@ from .local.model import template_mentions
 def advice(spec: RunSpec, tasks: Tasks) -> list[str]:
     """One line for everything remarkable; nothing here stops a run."""
     left_out = [f"left out: {line}" for line in tasks.refusal_lines()]
+    left_out += [f"not compared with the tasks: {problem}" for problem in tasks.unread]
     return [*left_out, *_evolution(spec, tasks), *_size(spec, tasks), *_thinking(spec)]
 
 

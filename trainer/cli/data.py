@@ -150,6 +150,7 @@ def show(
     """
     from ...specs.errors import did_you_mean, shortened
     from ...specs.loader import dump_yaml
+    from ...specs.printable import neutralise
 
     known = {one.id: one for one in _tasks(path, folder, offline)}
     if task is None:
@@ -159,7 +160,8 @@ def show(
     if task not in known:
         fail(f"there is no task {task} in {path}{did_you_mean(task, known)}", BAD_INPUT)
     typer.echo(f"# {_kind(known[task])}")
-    typer.echo(dump_yaml(known[task].model_dump(mode="json", exclude_defaults=True)), nl=False)
+    text = dump_yaml(known[task].model_dump(mode="json", exclude_defaults=True))
+    typer.echo(neutralise(text), nl=False)
 
 
 @app.command()

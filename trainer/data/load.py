@@ -99,6 +99,8 @@ class Tasks:
     refused: list[Refusal] = field(default_factory=list)
     start: HarnessFile = field(default_factory=HarnessFile)
     """What the run's version 0 changes about single tasks."""
+    unread: list[Problem] = field(default_factory=list)
+    """Why files in a folder of evaluation-only sets could not be compared with the tasks."""
 
     def refusal_lines(self) -> list[str]:
         """One line a reason, with how many tasks it struck and where the first one is."""
@@ -173,12 +175,9 @@ def _over_all(loaded: LoadedSpec, tasks: Tasks, places: Places) -> Iterator[Prob
         )
         places.report_prompt(task, f"{message} ({places.of[known.id]})")
     chosen_by = (*tasks.train.values(), *tasks.validation.values())
-    try:
-        for task, other, where in asked_again(chosen_by, known_to(loaded.task_files)):
-            message = f"a {_kind(task)} task with the prompt of an evaluation-only one: {task.id} is"
-            places.report_prompt(task, f"{message} {other.id} ({where})")
-    except SpecError as error:
-        yield from error.problems
+    for task, other, where in asked_again(chosen_by, known_to(loaded.task_files), tasks.unread):
+        message = f"a {_kind(task)} task with the prompt of an evaluation-only one: {task.id} is"
+        places.report_prompt(task, f"{message} {other} ({where})")
     yield from places.problems()
     domains = {task.domain for task in tasks.train.values()}
     shares = loaded.spec.interfaces.p.domain_shares

@@ -61,7 +61,7 @@ def read_rows(path: Path, read_on: bool = False) -> Iterator[Row]:
 
 
 def _row(fields: dict[str, Any], raw: RawRow, path: Path) -> Row:
-    task = _task(fields, raw, path)
+    task = task_of(fields, raw, path)
     if not isinstance(task, list | str):
         task = unwritable(task) or task
     if isinstance(task, str) and is_own(fields) and not recognised(fields):
@@ -105,7 +105,8 @@ def unwritable(task: Task) -> str | None:
     return None
 
 
-def _task(row: dict[str, Any], raw: RawRow, path: Path) -> AnyTask | list[Problem] | str:
+def task_of(row: dict[str, Any], raw: RawRow, path: Path) -> AnyTask | list[Problem] | str:
+    """A row's fields as a task, or why they are none; it may hold what no line of JSON can."""
     if not is_text(row):
         return "half of a surrogate pair is not text"
     if converter := recognised(row):

@@ -48,8 +48,8 @@ class Sets:
 
 def read_sets(loaded: LoadedSpec, own: SpecTasks, wanted: Sequence[str]) -> Sets:
     """The sets that a command line names: `held-out`, the spec's own held-out tasks; a file; the name of
-    one in a folder `ood` beside a task file of the spec; `all` of these. A row's set is its source, or
-    the file's name.
+    one in a folder `ood` beside a task file of the spec (of several with one name, the path); `all` of
+    these. A row's set is its source, or the file's name.
 
     Raises `SpecError`.
     """
