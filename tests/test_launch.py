@@ -538,6 +538,21 @@ def test_with_stub_commands_an_interrupt_ends_the_job_and_everything_else(
     assert stubbed.nothing_lives()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_with_stub_commands_all_is_ended_though_nobody_listens_any_more(
+    number: signal.Signals, stubbed: Stubbed
+) -> None:
+    """As in `launch.sh | tee log`, where Ctrl-C ends tee too."""
+    process = stubbed.start("training:waits")
+    stubbed.await_start("training", 1)
+    assert process.stdout
+    process.stdout.close()
+    process.send_signal(number)
+    assert process.wait(timeout=180) != 0
+    assert stubbed.names("end") == ["training", "ray", "judge", "controller"]
+    assert stubbed.nothing_lives()
+
+
 def test_with_stub_commands_a_killed_controller_is_started_again_and_goes_on(stubbed: Stubbed) -> None:
     process = stubbed.start("training:waits")
     stubbed.await_start("training", 1)
