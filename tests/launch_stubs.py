@@ -5,7 +5,8 @@ what was ended, so that tests can see the order in which a script starts things 
 
     STUB_JOURNAL   the file
     STUB_FAULT     NAME:exit (ends at once), NAME:mute (never answers), NAME:dies (ends soon after it was
-                   ready); training:fails, training:waits
+                   ready); training:fails, training:waits; controller:finished (once it was killed, there
+                   is no more to do)
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ def begin(name: str) -> None:
     if fault(name, "exit"):
         print(f"{name} cannot start")
         sys.exit(3)
+    if fault(name, "finished") and "--resume" not in sys.argv:
+        print("the run is finished already")
+        sys.exit(10)
 
 
 def fault(name: str, kind: str) -> bool:
@@ -74,9 +78,8 @@ def train() -> None:
     print("a line of training", flush=True)
     if fault("training", "fails"):
         sys.exit(5)
-    time.sleep(
-        600 if fault("training", "waits") or os.environ.get("STUB_FAULT", "").endswith("dies") else 2
-    )
+    waits = os.environ.get("STUB_FAULT", "").endswith(("waits", "dies", "finished"))
+    time.sleep(600 if waits else 2)
     note("end", "training")
 
 

@@ -225,6 +225,7 @@ def test_a_whole_run(service: Service) -> None:
     assert tiny.rows(service.run.events)[-1]["type"] == "run_finished"
     assert service.run.report.exists()
     service.claim(STEPS, 0, 0, expect=409)  # there is no step more
+    service.ask("GET", f"/v1/steps/{STEPS}/advantages", expect=409)
     service.kill(signal.SIGTERM)
     # Finished is finished: whoever starts it again is told so, and nothing is touched.
     before = {path: path.read_bytes() for path in service.run.root.rglob("*") if path.is_file()}
@@ -233,6 +234,23 @@ def test_a_whole_run(service: Service) -> None:
         assert again.returncode == FINISHED, again.stderr
         assert f"{service.run.root} is finished already; its report: " in again.stderr
     assert before == {path: path.read_bytes() for path in service.run.root.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("args", [["--check"], ["--resume"]])
+def test_a_finished_run_gets_the_report_that_its_controller_did_not_come_to(
+    args: list[str], service: Service
+) -> None:
+    for step in range(STEPS):
+        service.take(step)
+    service.run.report.mkdir()  # nothing can be written there
+    service.ask("POST", "/v1/finish", {"policy": "nowhere"}, expect=410)
+    service.kill(signal.SIGTERM)
+    failed = command(service.run, *args)
+    assert failed.returncode == 2 and "report.html" in failed.stderr  # 1 is Python's: it cannot run it
+    service.run.report.rmdir()
+    again = command(service.run, *args)
+    assert again.returncode == FINISHED, again.stderr
+    assert service.run.report.read_text().strip().startswith("<!doctype html>")
 
 
 def test_what_there_is_to_serve_can_be_asked(service: Service) -> None:
@@ -246,6 +264,7 @@ def test_what_there_is_to_serve_can_be_asked(service: Service) -> None:
     ("wrong", "says"),
     [
         ({"grad_norm": math.inf}, "grad_norm is inf"),
+        ({"grad_norm": -1.0}, "grad_norm is nan"),  # DeepSpeed's word for NaN and infinite
         ({"loss": math.nan, "kl": math.nan}, "loss is nan, kl is nan"),
     ],
 )
@@ -338,6 +357,9 @@ def test_what_makes_no_sense_is_refused(service: Service) -> None:
     service.ask("POST", "/v1/steps/3/saved", {"path": "x", "tag": "y"}, expect=409)
     service.take(0)
     service.claim(0, 0, 0, expect=409)
+    for step in (0, 2):  # done, and not begun: to wait would be for ever
+        service.ask("GET", f"/v1/steps/{step}/advantages", expect=409)
+        service.ask("POST", f"/v1/steps/{step}/redraw", expect=409)
 
 
 def test_a_missing_rollout_is_waited_for(service: Service) -> None:
@@ -445,13 +467,19 @@ def test_killed_between_the_records_of_a_step(service: Service) -> None:
     assert ids == ["g-000001-0", "g-000001-1"]
 
 
-def test_a_checkpoint_counts_the_trainers_steps_and_is_gone_back_to(service: Service) -> None:
+def test_a_checkpoint_counts_the_trainers_steps_and_is_gone_back_to(
+    service: Service, tmp_path: Path
+) -> None:
     service.take(0)
     theirs = service.run.openrlhf / "checkpoints"
     for tag in ("global_step1", "global_step2", "global_step10"):
         (theirs / "_actor" / tag).mkdir(parents=True)
         (theirs / f"{tag}_hf").mkdir()
     (theirs / "_actor" / "latest").write_text("global_step2")  # the controller did not hear of it
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (theirs / "_actor" / "global_step3").symlink_to(elsewhere)
+    (theirs / "global_step4").write_text("a file")
     service.ask("POST", "/v1/steps/1/saved", {"path": str(theirs), "tag": "global_step1"})
     found = latest_checkpoint(service.run)
     assert found is not None
@@ -464,6 +492,7 @@ def test_a_checkpoint_counts_the_trainers_steps_and_is_gone_back_to(service: Ser
     # With later states beside it, it would be the oldest: the first that OpenRLHF deletes.
     left = {path.name for path in (*theirs.iterdir(), *(theirs / "_actor").iterdir())}
     assert left == {"_actor", "latest", "global_step1", "global_step1_hf"}
+    assert elsewhere.is_dir()  # only the link is gone
     assert service.ask("GET", "/v1/state")["steps_done"] == 1
     service.submit(1, 0, 0, "not claimed since then", expect=409)
     assert service.take(1) == second

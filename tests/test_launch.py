@@ -217,6 +217,17 @@ def test_what_openrlhfs_environment_lacks_is_told(
     there["deepspeed"] = "0.20.0"  # told, and tried
     assert versions.main() == 0
     assert "deepspeed is 0.20.0; it was tried with 0.19.6" in capsys.readouterr().err
+    there["deepspeed"] = "0.19.7"
+    for same in ("0.11.2+cu128", "0.11.2.post1"):  # the same code, built or packed by somebody else
+        there["openrlhf"] = same
+        assert (versions.main(), capsys.readouterr().err) == (0, "")
+    del there["openrlhf"]  # a source tree on the path
+    assert versions.main() == 0
+    assert "openrlhf is of an unknown version; it was tried with 0.11.2" in capsys.readouterr().err
+    for other in ("0.11.3", "0.11.20", "0.11"):
+        there["openrlhf"] = other
+        assert versions.main() == 1
+        assert f"openrlhf is {other}, and this needs 0.11.2" in capsys.readouterr().err
     there["openrlhf"] = "0.11.3"
     assert versions.main() == 1
     assert "openrlhf is 0.11.3, and this needs 0.11.2: pip install" in capsys.readouterr().err
@@ -475,6 +486,21 @@ def test_with_stub_commands_a_taken_port_is_told_before_anything_starts(stubbed:
     assert stubbed.events() == []
 
 
+def test_with_stub_commands_a_server_on_its_way_out_is_waited_for(stubbed: Stubbed) -> None:
+    """After a `kill -9` the frozen policy's server lives on for some seconds (leash.GRACE)."""
+    port = re.search(r"\bfree 127.0.0.1 (\d+) \d+ #", stubbed.script.read_text())
+    assert port
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", int(port[1])))
+        taken.listen()
+        process = stubbed.start()
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=8)
+        assert stubbed.events() == []
+    code, output = stubbed.finish(process)
+    assert code == 0, output
+
+
 def test_with_stub_commands_a_missing_secret_is_told_before_anything_starts(stubbed: Stubbed) -> None:
     del stubbed.env["MY_TOKEN"]
     code, output = stubbed.finish(stubbed.start())
@@ -493,6 +519,7 @@ def test_with_stub_commands_a_finished_run_is_left_alone(stubbed: Stubbed) -> No
     run = RunFolder(Path("runs/stubbed"))
     end = RunFinished(id="end", step=200, harness_version=0, **asdict(Usage()))
     EventLog(run.events).append([end])
+    write_atomic(run.report, "as it was written")
     before = sorted((path, path.stat().st_mtime_ns) for path in run.root.rglob("*"))
     code, output = stubbed.finish(stubbed.start())
     assert (code, stubbed.events()) == (0, []), output
@@ -538,6 +565,21 @@ def test_with_stub_commands_an_interrupt_ends_the_job_and_everything_else(
     assert stubbed.nothing_lives()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_with_stub_commands_all_is_ended_though_nobody_listens_any_more(
+    number: signal.Signals, stubbed: Stubbed
+) -> None:
+    """As in `launch.sh | tee log`, where Ctrl-C ends tee too."""
+    process = stubbed.start("training:waits")
+    stubbed.await_start("training", 1)
+    assert process.stdout
+    process.stdout.close()
+    process.send_signal(number)
+    assert process.wait(timeout=180) != 0
+    assert stubbed.names("end") == ["training", "ray", "judge", "controller"]
+    assert stubbed.nothing_lives()
+
+
 def test_with_stub_commands_a_killed_controller_is_started_again_and_goes_on(stubbed: Stubbed) -> None:
     process = stubbed.start("training:waits")
     stubbed.await_start("training", 1)
@@ -554,6 +596,19 @@ def test_with_stub_commands_a_killed_controller_is_started_again_and_goes_on(stu
     code, output = stubbed.finish(process)
     assert code == 143 and "the controller was killed (status 137)" in output
     assert stubbed.names("end") == ["training", "ray", "judge", "controller"]
+    assert stubbed.nothing_lives()
+
+
+def test_with_stub_commands_a_controller_killed_when_all_was_done_ends_a_finished_run(
+    stubbed: Stubbed,
+) -> None:
+    process = stubbed.start("controller:finished")
+    stubbed.await_start("training", 1)
+    (first,) = [row for row in stubbed.events("start") if row["name"] == "controller"]
+    os.kill(first["pid"], signal.SIGKILL)
+    code, output = stubbed.finish(process)
+    assert code == 0, output
+    assert "  controller | the run is finished already" in output
     assert stubbed.nothing_lives()
 
 

@@ -331,7 +331,8 @@ def test_every_flag_of_openrlhf_is_decided(kl_coef: float) -> None:
 
 @needs_openrlhf
 def test_a_dual_clip_that_openrlhf_takes(tmp_path: Path) -> None:
-    assert problems(tmp_path, "actor.dual_clip: 3.0") == []
+    for value in ("3.0", "false"):
+        assert problems(tmp_path, f"actor.dual_clip: {value}") == []
     (problem,) = problems(tmp_path, "actor.dual_clip: high")
     assert "invalid float value: 'high'" in problem
 

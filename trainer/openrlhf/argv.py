@@ -74,7 +74,7 @@ def flags(spec: RunSpec, run: RunFolder) -> Flags:
 
 def logs_to_wandb(engine: OpenrlhfEngine) -> bool:
     """Do its arguments ask for Weights & Biases?"""
-    return any(flag in WANDB for flag in engine.args)
+    return any(engine.args.get(flag) for flag in WANDB)
 
 
 def conflict(flag: str, value: Any, spec: RunSpec) -> str | None:
@@ -89,7 +89,7 @@ def conflict(flag: str, value: Any, spec: RunSpec) -> str | None:
             f"must be {LEAST_STATES} or more: OpenRLHF would delete the state that the run's newest "
             "checkpoint counts on before it has saved the next"
         )
-    if flag == "actor.dual_clip" and not _is_above(value, 1.0):
+    if flag == "actor.dual_clip" and value is not False and not _is_above(value, 1.0):
         return "must be more than 1: OpenRLHF asserts it, but only once the model is loaded"
     if flag == "train.dynamic_batch_enable" and engine.micro_batch is not None:
         return "leave engine.micro_batch out then; this would go over it"

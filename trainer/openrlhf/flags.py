@@ -133,6 +133,8 @@ def _wrong_value(flag: str, value: Any, here: bool) -> str | None:
         return "true and false are for switches"
     if here:
         action = next(a for a in _parser()._actions if f"--{flag}" in a.option_strings)
+        if value is False and action.default is None:
+            return None  # it is left out, and that is off
         if (action.nargs == 0) != isinstance(value, bool):
             return (
                 "is a switch: true or false" if action.nargs == 0 else "needs a value, not true or false"

@@ -15,6 +15,7 @@ from ... import __version__
 from ...specs.openrlhf import OpenrlhfEngine, server_address
 from ...specs.schema import Endpoint, RunSpec
 from ..runfolder import RunFolder
+from . import leash
 from .argv import WANDB_KEY_ENV, Flags, as_argv, flags, logs_to_wandb
 from .wire import CONTROLLER_ENV, FINISHED, TOKEN_ENV
 
@@ -78,6 +79,7 @@ def launch_script(spec: RunSpec, run: RunFolder, python: str, openrlhf_python: s
         job_envs=[CONTROLLER_ENV, TOKEN_ENV, *([WANDB_KEY_ENV] if logs_to_wandb(engine) else [])],
         servers=servers,
         finished=FINISHED,
+        leash=round(leash.GRACE),
         training=_lines(training, run.root),
     )
 

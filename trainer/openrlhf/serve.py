@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
@@ -38,6 +39,7 @@ from ...specs.printable import one_line
 from ...specs.schema import PolicyRole
 from ..chat import Chat
 from ..local.model import PolicyNotFoundError, resolve
+from ..report.build import build_report
 from ..runfolder import RunBusyError, RunFolder, locked
 from ..start import assemble, begin_or_resume
 from ..stored import Stored, StoredError, read_stored
@@ -143,12 +145,17 @@ class _Server(uvicorn.Server):
 
 
 def check(run: RunFolder) -> Stored:
-    """A run that can be served. Raises `FinishedError`, `StoredError`, `SpecError` or `LogError`."""
+    """A run that can be served. Raises `FinishedError`, `StoredError`, `SpecError` or `LogError`.
+
+    A finished run gets its report where it has none: its controller was ended before it could write one.
+    """
     stored = read_stored(run)
     kind = stored.spec.engine.kind
     if kind != "openrlhf":
         raise StoredError(f"{run.root}: engine.kind is {kind}; this serves runs on openrlhf")
     if stored.finished:
+        if not run.report.is_file():
+            build_report(run.root)
         raise FinishedError(f"{run.root} is finished already; its report: {run.report}")
     return stored
 
@@ -172,7 +179,10 @@ def set_back(run: RunFolder, checkpoint: Path | None, steps_done: int) -> None:
     for later in (*states.iterdir(), *Path(saved.path).iterdir()):
         number = re.fullmatch(r"global_step(\d+)(_hf)?", later.name)
         if number and int(number[1]) > steps_done:
-            shutil.rmtree(later)
+            if later.is_dir() and not later.is_symlink():
+                shutil.rmtree(later)
+            else:
+                later.unlink()
 
 
 def _chat(model: Path, policy: PolicyRole, engine: OpenrlhfEngine) -> Chat:
@@ -197,7 +207,7 @@ def main() -> None:
         "--check",
         action="store_true",
         help=f"only say whether there is something to serve: exit status 0, {FINISHED} if the run is "
-        "finished already, 2 if its folder is damaged",
+        "finished already, 2 if it cannot be served",
     )
     given = parser.parse_args()
     # The server of the frozen policy is ended on the way out.
@@ -215,6 +225,9 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(2)  # not Python's own 1, which says that there is no harnessrl to run
 
 
 if __name__ == "__main__":

@@ -157,8 +157,7 @@ class Session:
         Raises `ClaimError` or `RunEndedError`.
         """
         self.alive()
-        if step != self.step:
-            raise ClaimError(f"a redraw in step {step}: the open step is {self.step}")
+        self._check_open(step)
         controller = self.parts.controller
         if not self.spec.interfaces.p.redraws:
             return RedrawReply(step=step, slots=[], attempt=0)
@@ -173,8 +172,12 @@ class Session:
         return reply
 
     def advantages(self, step: int) -> AdvantagesReply | None:
-        """A step's advantages and rewards, or None while rollouts are out or being judged."""
+        """A step's advantages and rewards, or None while rollouts are out or being judged.
+
+        Raises `ClaimError` or `RunEndedError`.
+        """
         self.alive()
+        self._check_open(step)
         controller = self.parts.controller
         if not controller.slots.is_judged(step):
             return None
@@ -193,6 +196,7 @@ class Session:
         """
         if step < self.step:
             if step + 1 == self.step and report.policy is not None and self._must_evaluate():
+                self.settle()  # as below
                 self._serve(report, self.step)
                 self.validation.evaluate(self.step, self._reward_of(step), self.say)
             return
@@ -204,7 +208,7 @@ class Session:
             kl=report.kl,
             plain_logprob_guided=report.plain_logprob_guided,
         )
-        check_finite(step, asdict(stats))  # before such weights are loaded
+        check_finite(step, asdict(stats))  # `step_done` looks too, but only once the weights are loaded
         waited = 0.0
         if report.policy is not None:
             waited = self.settle()  # a look beside training measures on the weights that are served now
@@ -286,6 +290,13 @@ class Session:
     def close(self) -> None:
         """Let go of files."""
         self._journal.close()
+
+    def _check_open(self, step: int) -> None:
+        """Raises `ClaimError` for any step but the open one."""
+        if self.step >= self.spec.engine.steps:
+            raise ClaimError(f"step {step}: all {self.step} steps of the run are done")
+        if step != self.step:
+            raise ClaimError(f"step {step}: the open step is {self.step}")
 
     def _serve(self, report: StepReport, steps_done: int) -> None:
         assert report.policy is not None

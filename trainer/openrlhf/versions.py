@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import re
 import sys
 
 #: What OpenRLHF's processes import on every node.
@@ -25,27 +26,35 @@ def missing() -> list[str]:
 def unfit() -> list[str]:
     """What has to be another version, a sentence each."""
     found = _installed("openrlhf")
-    if found == OPENRLHF:
+    if found is None or _release(found) == _release(OPENRLHF):
         return []
     return [f"openrlhf is {found}, and this needs {OPENRLHF}: pip install openrlhf=={OPENRLHF}"]
 
 
 def untried() -> list[str]:
-    """What is another version than was tried, a sentence each."""
-    return [
-        f"{name} is {found}; it was tried with {tried}"
-        for name, tried in TRIED.items()
-        if (found := _installed(name)).split(".")[:2] != tried.split(".")[:2]
-    ]
+    """What is another version than was tried, or an unknown one, a sentence each."""
+    lines = []
+    for name, tried in {"openrlhf": OPENRLHF, **TRIED}.items():
+        found = _installed(name)
+        if found is None or _release(found)[:2] != _release(tried)[:2]:
+            lines.append(f"{name} is {found or 'of an unknown version'}; it was tried with {tried}")
+    return lines
 
 
-def _installed(name: str) -> str:
+def _release(version: str) -> list[str]:
+    """The numbers of a version, without what a build or a repackaging adds (`+cu128`, `.post1`)."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return found[0].split(".") if found else []
+
+
+def _installed(name: str) -> str | None:
+    """A package's version; None if it is there without saying so, as a bare source tree is."""
     for distribution in (name, f"{name}-cpu"):  # vLLM has a build for the CPU
         try:
             return importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return "of an unknown version"
+    return None
 
 
 def main() -> int:
@@ -54,7 +63,7 @@ def main() -> int:
         print(f"{sys.executable} has no package {', '.join(lacks)}", file=sys.stderr)
         return 1
     wrong = unfit()
-    for line in (*wrong, *untried()):
+    for line in wrong or untried():
         print(f"{sys.executable}: {line}", file=sys.stderr)
     return 1 if wrong else 0
 

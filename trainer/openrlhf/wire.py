@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 #: Environment variables by which OpenRLHF's processes find the controller.
 CONTROLLER_ENV = "HARNESSRL_CONTROLLER"
@@ -121,6 +122,12 @@ class StepReport(Wire):
     """Folder with the new weights, where an export was asked for."""
     fingerprints: list[Fingerprint] = []
     """How the rollout engine sees a few sequences under the new weights: proof for the frozen policy."""
+
+    @field_validator("grad_norm")
+    @classmethod
+    def _no_norm_is_negative(cls, norm: float) -> float:
+        """DeepSpeed (0.19.6) tells -1 where the norm is NaN or infinite."""
+        return math.nan if norm < 0 else norm
 
 
 class Progress(Wire):
