@@ -43,7 +43,7 @@ class _Progress:
 
     sent: int = 0
     error: Exception | None = None  # the last attempt's
-    failed: set[Replica] = field(default_factory=set)  # since it last waited
+    failed: set[Replica] = field(default_factory=set)  # in this round
     refused: set[Replica] = field(default_factory=set)  # those that find it wrong
 
 
@@ -133,28 +133,24 @@ class Role:
         return answer
 
     async def _attempts(self, question: Question, used: RoleUsage, progress: _Progress) -> Answer:
-        def wait(state: RetryCallState) -> float:
-            """A question holds its slot while it waits, so it does so only when all have failed it."""
-            if self.replicas.is_free(besides=progress.failed | progress.refused):
-                return 0.0
-            progress.failed.clear()
-            return backoff(state)
-
-        retrying = AsyncRetrying(
+        """As many rounds over the replicas as the spec allows, with a backoff between two of them."""
+        rounds = AsyncRetrying(
             stop=stop_after_attempt(self.spec.retries + 1),
             retry=retry_if_exception(worth_retrying),
-            wait=wait,
+            wait=backoff,
             reraise=True,
         )
-        async for attempt in retrying:
-            with attempt:
-                return await self._attempt(question, used, progress, attempt.retry_state)
-        raise AssertionError("unreachable: the last attempt raises")
+        async for one in rounds:
+            with one:
+                return await self._round(question, used, progress, one.retry_state)
+        raise AssertionError("unreachable: the last round raises")
 
-    async def _attempt(
+    async def _round(
         self, question: Question, used: RoleUsage, progress: _Progress, state: RetryCallState
     ) -> Answer:
-        """A replica's answer; the next one's where it refuses the question."""
+        """The first answer of a replica. A question holds its slot while it waits, so the error of one
+        is raised only when no other one is left to ask."""
+        progress.failed.clear()
         while True:
             if progress.sent:
                 await self._within_limits(question)
@@ -170,7 +166,9 @@ class Role:
                     asked = retry_after(error)
                     if asked is not None or isinstance(error, RateLimitError):
                         self.replicas.pause(replica, max(asked or 0.0, backoff(state)))
-                    raise
+                    if not self.replicas.is_free(besides=progress.failed | progress.refused):
+                        raise
+                    continue
                 if not isinstance(error, APIStatusError):
                     raise
                 self.replicas.refused(replica)
