@@ -67,6 +67,11 @@ def in_turn(*replies: Reply) -> Callable[[Body], Reply]:
     return lambda body: left.pop(0) if len(left) > 1 else left[0]
 
 
+def replicas_at(endpoint: ScriptedEndpoint, n: int) -> list[str]:
+    """One endpoint as several replicas: it sees what all of them are asked."""
+    return [endpoint.base_url.replace("/v1", f"/{i}/v1") for i in range(n)]
+
+
 def used(role: Role, purpose: str = "train") -> RoleUsage:
     return role.usage[purpose]
 
@@ -219,6 +224,22 @@ def test_a_question_ends_at_its_deadline(endpoint: ScriptedEndpoint) -> None:
     assert time.monotonic() - started < 3.0
 
 
+def test_a_deadline_is_no_failure_of_the_replica_that_was_asked_just_before(
+    endpoint: ScriptedEndpoint,
+) -> None:
+    """The other one took the time: it is given most of the deadline, and then times out."""
+    slow, late = replicas_at(endpoint, 2)
+    endpoint.answer = in_turn(Reply(after=30))
+    with role(slow, late, timeout=0.8, deadline=1.0, concurrency=1) as judge:
+        told = "no answer from judge in 1 s: timed out"
+        assert judge.ask([ask()], "train") == [NoAnswer(told)]
+        assert used(judge).attempts == 2
+        assert [r.failures for r in judge.replicas.all] == [1, 0]
+    with role(slow, timeout=20.0, deadline=0.4) as judge:
+        judge.ask([ask()], "train")
+        assert judge.replicas.all[0].failures == 1, "it hung from the first to the last"
+
+
 def test_all_replicas_dead_is_no_answer_and_no_hang() -> None:
     started = time.monotonic()
     with role(nobody_there(), nobody_there(), retries=2) as judge:
@@ -226,11 +247,6 @@ def test_all_replicas_dead_is_no_answer_and_no_hang() -> None:
         assert answers == [NoAnswer("judge: no connection (ConnectError)")] * 20
         assert 60 <= used(judge).attempts <= 120 and used(judge).failed == 20
     assert time.monotonic() - started < 5.0
-
-
-def replicas_at(endpoint: ScriptedEndpoint, n: int) -> list[str]:
-    """One endpoint as several replicas: it sees what all of them are asked."""
-    return [endpoint.base_url.replace("/v1", f"/{i}/v1") for i in range(n)]
 
 
 @pytest.mark.parametrize("n_replicas", [1, 2, 5])

@@ -30,6 +30,8 @@ __all__ = ["Answer", "KeyMissingError", "NoAnswer", "Question", "Role"]
 
 T = TypeVar("T")
 CHARS_PER_TOKEN = 4  # for the token limit, which has to be reckoned before sending
+#: The share of its timeout, or of a shorter deadline, in which a replica could have answered.
+FAIR = 0.5
 LOOK_AGAIN = 1.0  # seconds between looks whether a replica is back, while all are paused
 
 
@@ -209,7 +211,10 @@ class Role:
             self.replicas.failed(replica)
             raise NoReplyError(f"sent no chat completion ({type(error).__name__})") from error
         except asyncio.CancelledError:
-            self.replicas.failed(replica)  # it hung up to the question's deadline
+            # The question's deadline has come: its own failure only if it had had time to answer.
+            fair = FAIR * min(self.spec.timeout, self.spec.deadline)
+            if time.monotonic() - started >= fair:
+                self.replicas.failed(replica)
             raise
         finally:
             replica.in_flight -= 1
