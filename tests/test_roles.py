@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -779,6 +780,28 @@ def test_an_error_that_repeats_the_key_is_told_without_it(
         (answer,) = judge.ask([ask()], "train")
         assert isinstance(answer, NoAnswer)
         assert "the key ..." in answer.cause and "sk-" not in answer.cause
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="a certificate is made with openssl")
+def test_what_runs_here_is_asked_past_proxies_and_with_ones_own_certificates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, own, both = tmp_path / "key", tmp_path / "own.pem", tmp_path / "both.pem"
+    made = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=here -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run([*made.split(), "-keyout", key, "-out", own], check=True, capture_output=True)
+    both.write_text(key.read_text() + own.read_text())
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, nobody_there().removesuffix("/v1"))
+    for name in ("NO_PROXY", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    with ScriptedEndpoint(lambda body: YES, certificate=both) as endpoint:
+        with role(endpoint.base_url, retries=0) as judge:
+            told = "judge: no connection (ConnectError)"
+            assert judge.ask([ask()], "train") == [NoAnswer(told)], "nobody vouches for it"
+        monkeypatch.setenv("SSL_CERT_FILE", str(own))
+        with role(endpoint.base_url, retries=0) as judge:
+            (answer,) = judge.ask([ask()], "train")
+            assert isinstance(answer, Answer), answer
 
 
 # --- several roles, several threads ---------------------------------------------------------------

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import os
 import random
+import ssl
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -270,6 +271,7 @@ def _client(spec: Endpoint, base_url: str) -> AsyncOpenAI:
         key = os.environ.get(spec.api_key_env, "")
         if not key:
             raise KeyMissingError(f"the environment variable {spec.api_key_env} is not set")
+    here = is_local(base_url)
     chat = ChatOpenAI(
         model=spec.model,
         base_url=base_url,
@@ -277,7 +279,13 @@ def _client(spec: Endpoint, base_url: str) -> AsyncOpenAI:
         timeout=spec.timeout,
         # langchain-openai shares one HTTP client among all chat models of an address, over event loops
         # and after it was closed; each role has its own.
-        http_async_client=DefaultAsyncHttpxClient(timeout=spec.timeout, trust_env=not is_local(base_url)),
+        http_async_client=DefaultAsyncHttpxClient(
+            timeout=spec.timeout,
+            # No proxy for what runs here. The certificates that SSL_CERT_FILE and SSL_CERT_DIR name hold
+            # all the same: the client reads these two with the proxies, and so does Python itself.
+            trust_env=not here,
+            verify=ssl.create_default_context() if here else True,
+        ),
         max_retries=0,  # retries are ours: the next attempt may go to another replica
         use_responses_api=False,
         cache=False,
