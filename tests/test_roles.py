@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import shutil
@@ -11,6 +12,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from concurrent.futures import Future as ConcurrentFuture
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -823,6 +826,28 @@ def test_a_closed_role_leaves_no_thread(endpoint: ScriptedEndpoint) -> None:
         thread = judge._thread
         assert thread.is_alive()
     assert not thread.is_alive()
+
+
+def test_whoever_asks_while_a_role_closes_is_told(endpoint: ScriptedEndpoint) -> None:
+    """And nobody waits for what will not be asked, before the loop has stopped or after."""
+    with role(endpoint.base_url) as judge:
+        copied = judge.counted_in(Usage())
+        late: list[ConcurrentFuture[Any]] = []
+        close = judge._clients[endpoint.base_url].close
+
+        def ask_late() -> None:
+            late.append(copied.start(copied.ask_one(ask(), "train")))
+
+        async def close_after_that() -> None:
+            await asyncio.to_thread(ask_late)
+            await close()
+
+        judge._clients[endpoint.base_url].close = close_after_that  # type: ignore[method-assign]
+    ask_late()
+    for one in late:
+        with pytest.raises(CancelledError):
+            one.result(timeout=5)
+    assert len(late) == 2 and not endpoint.bodies
 
 
 def test_a_replica_says_which_models_it_serves(endpoint: ScriptedEndpoint) -> None:

@@ -65,6 +65,9 @@ class Role:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"role-{name}", daemon=True)
         self._thread.start()
+        # What is handed in and the end come one after the other; a role and its copies share both.
+        self._handing_in = threading.Lock()
+        self._closed = threading.Event()
         self._slots = asyncio.Semaphore(spec.concurrency)
         self._requests = _limiter(spec.requests_per_minute)
         self._tokens = _limiter(spec.tokens_per_minute)
@@ -92,8 +95,15 @@ class Role:
         return self.start(work).result()
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine on the role's loop and do not wait for it."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        """Start a coroutine on the role's loop and do not wait for it. Once the role is closed it is
+        cancelled at once."""
+        with self._handing_in:
+            if not self._closed.is_set():
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        never: Future[T] = Future()
+        never.cancel()
+        return never
 
     async def ask_all(
         self,
@@ -248,8 +258,8 @@ class Role:
             return f"sent no list of models ({type(error).__name__})"
 
     def close(self) -> None:
-        """Close connections and end the loop's thread. Questions still open are given up: whoever waits
-        for one gets a `CancelledError`."""
+        """Close connections and end the loop's thread. Questions still open are given up, and later ones
+        are not asked: whoever waits for one gets a `CancelledError`."""
 
         async def close_all() -> None:
             left = asyncio.all_tasks() - {asyncio.current_task()}
@@ -259,7 +269,10 @@ class Role:
             for client in self._clients.values():
                 await client.close()
 
-        self.run(close_all())
+        with self._handing_in:
+            self._closed.set()
+            closing = asyncio.run_coroutine_threadsafe(close_all(), self._loop)
+        closing.result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)
         self._loop.close()
