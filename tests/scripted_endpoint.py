@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -164,11 +165,15 @@ class ScriptedEndpoint:
 
     `bodies`, `headers` and `times` (monotonic seconds) keep every request in order. At most `capacity`
     requests are worked on at once, the others wait. An error in `answer` comes out of the `with` block.
-    `models` is its answer to who asks what it serves.
+    `models` is its answer to who asks what it serves. With a `certificate` (a file that holds it and its
+    key) it speaks HTTPS.
     """
 
-    def __init__(self, answer: Callable[[Body], Reply], capacity: int = 10_000) -> None:
+    def __init__(
+        self, answer: Callable[[Body], Reply], capacity: int = 10_000, certificate: Path | None = None
+    ) -> None:
         self.answer = answer
+        self.certificate = certificate
         self.capacity = capacity
         self.models = Reply(raw=json.dumps({"data": [{"id": "scripted"}]}).encode())
         self.bodies: list[Body] = []
@@ -183,7 +188,7 @@ class ScriptedEndpoint:
     @property
     def base_url(self) -> str:
         """What a role's `base_urls` name."""
-        return f"http://127.0.0.1:{self.port}/v1"
+        return f"http{'s' if self.certificate else ''}://127.0.0.1:{self.port}/v1"
 
     def __enter__(self) -> ScriptedEndpoint:
         self._started = threading.Event()
@@ -201,7 +206,12 @@ class ScriptedEndpoint:
 
     def _run(self) -> None:
         config = uvicorn.Config(
-            self._app, log_level="critical", lifespan="off", interface="asgi3", timeout_keep_alive=60
+            self._app,
+            log_level="critical",
+            lifespan="off",
+            interface="asgi3",
+            timeout_keep_alive=60,
+            ssl_certfile=self.certificate,
         )
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             runner.run(self._serve(config))

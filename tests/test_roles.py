@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from concurrent.futures import Future as ConcurrentFuture
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -65,6 +69,11 @@ def in_turn(*replies: Reply) -> Callable[[Body], Reply]:
     """The replies one after the other; the last one again and again."""
     left = list(replies)
     return lambda body: left.pop(0) if len(left) > 1 else left[0]
+
+
+def replicas_at(endpoint: ScriptedEndpoint, n: int) -> list[str]:
+    """One endpoint as several replicas: it sees what all of them are asked."""
+    return [endpoint.base_url.replace("/v1", f"/{i}/v1") for i in range(n)]
 
 
 def used(role: Role, purpose: str = "train") -> RoleUsage:
@@ -219,13 +228,40 @@ def test_a_question_ends_at_its_deadline(endpoint: ScriptedEndpoint) -> None:
     assert time.monotonic() - started < 3.0
 
 
+def test_a_deadline_is_no_failure_of_the_replica_that_was_asked_just_before(
+    endpoint: ScriptedEndpoint,
+) -> None:
+    """The other one took the time: it is given most of the deadline, and then times out."""
+    slow, late = replicas_at(endpoint, 2)
+    endpoint.answer = in_turn(Reply(after=30))
+    with role(slow, late, timeout=0.8, deadline=1.0, concurrency=1) as judge:
+        told = "no answer from judge in 1 s: timed out"
+        assert judge.ask([ask()], "train") == [NoAnswer(told)]
+        assert used(judge).attempts == 2
+        assert [r.failures for r in judge.replicas.all] == [1, 0]
+    with role(slow, timeout=20.0, deadline=0.4) as judge:
+        judge.ask([ask()], "train")
+        assert judge.replicas.all[0].failures == 1, "it hung from the first to the last"
+
+
 def test_all_replicas_dead_is_no_answer_and_no_hang() -> None:
     started = time.monotonic()
     with role(nobody_there(), nobody_there(), retries=2) as judge:
         answers = judge.ask([ask()] * 20, "train")
         assert answers == [NoAnswer("judge: no connection (ConnectError)")] * 20
-        assert (used(judge).attempts, used(judge).failed) == (60, 20)
+        assert 60 <= used(judge).attempts <= 120 and used(judge).failed == 20
     assert time.monotonic() - started < 5.0
+
+
+@pytest.mark.parametrize("n_replicas", [1, 2, 5])
+def test_retries_are_rounds_over_all_replicas(n_replicas: int, endpoint: ScriptedEndpoint) -> None:
+    with role(*replicas_at(endpoint, n_replicas), retries=2) as judge:
+        endpoint.answer = in_turn(*[Reply(status=503)] * (2 * n_replicas), YES)
+        assert isinstance(judge.ask([ask()], "train")[0], Answer), "after two whole rounds"
+        assert used(judge).attempts == 2 * n_replicas + 1
+        endpoint.answer = in_turn(Reply(status=503))
+        assert isinstance(judge.ask([ask()], "train")[0], NoAnswer)
+        assert used(judge).attempts == 5 * n_replicas + 1
 
 
 def test_all_replicas_dead_ends_at_the_deadline_with_many_retries() -> None:
@@ -749,6 +785,28 @@ def test_an_error_that_repeats_the_key_is_told_without_it(
         assert "the key ..." in answer.cause and "sk-" not in answer.cause
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="a certificate is made with openssl")
+def test_what_runs_here_is_asked_past_proxies_and_with_ones_own_certificates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, own, both = tmp_path / "key", tmp_path / "own.pem", tmp_path / "both.pem"
+    made = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=here -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run([*made.split(), "-keyout", key, "-out", own], check=True, capture_output=True)
+    both.write_text(key.read_text() + own.read_text())
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, nobody_there().removesuffix("/v1"))
+    for name in ("NO_PROXY", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    with ScriptedEndpoint(lambda body: YES, certificate=both) as endpoint:
+        with role(endpoint.base_url, retries=0) as judge:
+            told = "judge: no connection (ConnectError)"
+            assert judge.ask([ask()], "train") == [NoAnswer(told)], "nobody vouches for it"
+        monkeypatch.setenv("SSL_CERT_FILE", str(own))
+        with role(endpoint.base_url, retries=0) as judge:
+            (answer,) = judge.ask([ask()], "train")
+            assert isinstance(answer, Answer), answer
+
+
 # --- several roles, several threads ---------------------------------------------------------------
 
 
@@ -768,6 +826,28 @@ def test_a_closed_role_leaves_no_thread(endpoint: ScriptedEndpoint) -> None:
         thread = judge._thread
         assert thread.is_alive()
     assert not thread.is_alive()
+
+
+def test_whoever_asks_while_a_role_closes_is_told(endpoint: ScriptedEndpoint) -> None:
+    """And nobody waits for what will not be asked, before the loop has stopped or after."""
+    with role(endpoint.base_url) as judge:
+        copied = judge.counted_in(Usage())
+        late: list[ConcurrentFuture[Any]] = []
+        close = judge._clients[endpoint.base_url].close
+
+        def ask_late() -> None:
+            late.append(copied.start(copied.ask_one(ask(), "train")))
+
+        async def close_after_that() -> None:
+            await asyncio.to_thread(ask_late)
+            await close()
+
+        judge._clients[endpoint.base_url].close = close_after_that  # type: ignore[method-assign]
+    ask_late()
+    for one in late:
+        with pytest.raises(CancelledError):
+            one.result(timeout=5)
+    assert len(late) == 2 and not endpoint.bodies
 
 
 def test_a_replica_says_which_models_it_serves(endpoint: ScriptedEndpoint) -> None:

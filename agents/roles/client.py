@@ -6,6 +6,7 @@ import asyncio
 import copy
 import os
 import random
+import ssl
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -30,6 +31,8 @@ __all__ = ["Answer", "KeyMissingError", "NoAnswer", "Question", "Role"]
 
 T = TypeVar("T")
 CHARS_PER_TOKEN = 4  # for the token limit, which has to be reckoned before sending
+#: The share of its timeout, or of a shorter deadline, in which a replica could have answered.
+FAIR = 0.5
 LOOK_AGAIN = 1.0  # seconds between looks whether a replica is back, while all are paused
 
 
@@ -43,7 +46,7 @@ class _Progress:
 
     sent: int = 0
     error: Exception | None = None  # the last attempt's
-    failed: set[Replica] = field(default_factory=set)  # since it last waited
+    failed: set[Replica] = field(default_factory=set)  # in this round
     refused: set[Replica] = field(default_factory=set)  # those that find it wrong
 
 
@@ -62,6 +65,9 @@ class Role:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"role-{name}", daemon=True)
         self._thread.start()
+        # What is handed in and the end come one after the other; a role and its copies share both.
+        self._handing_in = threading.Lock()
+        self._closed = threading.Event()
         self._slots = asyncio.Semaphore(spec.concurrency)
         self._requests = _limiter(spec.requests_per_minute)
         self._tokens = _limiter(spec.tokens_per_minute)
@@ -89,8 +95,15 @@ class Role:
         return self.start(work).result()
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine on the role's loop and do not wait for it."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        """Start a coroutine on the role's loop and do not wait for it. Once the role is closed it is
+        cancelled at once."""
+        with self._handing_in:
+            if not self._closed.is_set():
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        never: Future[T] = Future()
+        never.cancel()
+        return never
 
     async def ask_all(
         self,
@@ -133,28 +146,24 @@ class Role:
         return answer
 
     async def _attempts(self, question: Question, used: RoleUsage, progress: _Progress) -> Answer:
-        def wait(state: RetryCallState) -> float:
-            """A question holds its slot while it waits, so it does so only when all have failed it."""
-            if self.replicas.is_free(besides=progress.failed | progress.refused):
-                return 0.0
-            progress.failed.clear()
-            return backoff(state)
-
-        retrying = AsyncRetrying(
+        """As many rounds over the replicas as the spec allows, with a backoff between two of them."""
+        rounds = AsyncRetrying(
             stop=stop_after_attempt(self.spec.retries + 1),
             retry=retry_if_exception(worth_retrying),
-            wait=wait,
+            wait=backoff,
             reraise=True,
         )
-        async for attempt in retrying:
-            with attempt:
-                return await self._attempt(question, used, progress, attempt.retry_state)
-        raise AssertionError("unreachable: the last attempt raises")
+        async for one in rounds:
+            with one:
+                return await self._round(question, used, progress, one.retry_state)
+        raise AssertionError("unreachable: the last round raises")
 
-    async def _attempt(
+    async def _round(
         self, question: Question, used: RoleUsage, progress: _Progress, state: RetryCallState
     ) -> Answer:
-        """A replica's answer; the next one's where it refuses the question."""
+        """The first answer of a replica. A question holds its slot while it waits, so the error of one
+        is raised only when no other one is left to ask."""
+        progress.failed.clear()
         while True:
             if progress.sent:
                 await self._within_limits(question)
@@ -170,7 +179,9 @@ class Role:
                     asked = retry_after(error)
                     if asked is not None or isinstance(error, RateLimitError):
                         self.replicas.pause(replica, max(asked or 0.0, backoff(state)))
-                    raise
+                    if not self.replicas.is_free(besides=progress.failed | progress.refused):
+                        raise
+                    continue
                 if not isinstance(error, APIStatusError):
                     raise
                 self.replicas.refused(replica)
@@ -211,7 +222,10 @@ class Role:
             self.replicas.failed(replica)
             raise NoReplyError(f"sent no chat completion ({type(error).__name__})") from error
         except asyncio.CancelledError:
-            self.replicas.failed(replica)  # it hung up to the question's deadline
+            # The question's deadline has come: its own failure only if it had had time to answer.
+            fair = FAIR * min(self.spec.timeout, self.spec.deadline)
+            if time.monotonic() - started >= fair:
+                self.replicas.failed(replica)
             raise
         finally:
             replica.in_flight -= 1
@@ -244,8 +258,8 @@ class Role:
             return f"sent no list of models ({type(error).__name__})"
 
     def close(self) -> None:
-        """Close connections and end the loop's thread. Questions still open are given up: whoever waits
-        for one gets a `CancelledError`."""
+        """Close connections and end the loop's thread. Questions still open are given up, and later ones
+        are not asked: whoever waits for one gets a `CancelledError`."""
 
         async def close_all() -> None:
             left = asyncio.all_tasks() - {asyncio.current_task()}
@@ -255,7 +269,10 @@ class Role:
             for client in self._clients.values():
                 await client.close()
 
-        self.run(close_all())
+        with self._handing_in:
+            self._closed.set()
+            closing = asyncio.run_coroutine_threadsafe(close_all(), self._loop)
+        closing.result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)
         self._loop.close()
@@ -267,6 +284,7 @@ def _client(spec: Endpoint, base_url: str) -> AsyncOpenAI:
         key = os.environ.get(spec.api_key_env, "")
         if not key:
             raise KeyMissingError(f"the environment variable {spec.api_key_env} is not set")
+    here = is_local(base_url)
     chat = ChatOpenAI(
         model=spec.model,
         base_url=base_url,
@@ -274,7 +292,13 @@ def _client(spec: Endpoint, base_url: str) -> AsyncOpenAI:
         timeout=spec.timeout,
         # langchain-openai shares one HTTP client among all chat models of an address, over event loops
         # and after it was closed; each role has its own.
-        http_async_client=DefaultAsyncHttpxClient(timeout=spec.timeout, trust_env=not is_local(base_url)),
+        http_async_client=DefaultAsyncHttpxClient(
+            timeout=spec.timeout,
+            # No proxy for what runs here. The certificates that SSL_CERT_FILE and SSL_CERT_DIR name hold
+            # all the same: the client reads these two with the proxies, and so does Python itself.
+            trust_env=not here,
+            verify=ssl.create_default_context() if here else True,
+        ),
         max_retries=0,  # retries are ours: the next attempt may go to another replica
         use_responses_api=False,
         cache=False,
