@@ -130,7 +130,7 @@ class Refuses(Critic):
     def __init__(self) -> None:
         pass
 
-    def judge(self, update: Update, harness: HarnessState, step: int, revision: int) -> Outcome:
+    def judge(self, update: Update, harness: HarnessState, step: int, *_: object) -> Outcome:
         apply(harness, [update], step)
         measured = make_decision(update).measured
         assert measured is not None

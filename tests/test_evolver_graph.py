@@ -85,7 +85,9 @@ class Verdicts(Critic):
         self.accepted = list(accepted)
         self.asked: list[tuple[str, int, int]] = []
 
-    def judge(self, update: Update, harness: HarnessState, step: int, revision: int) -> Outcome:
+    def judge(
+        self, update: Update, harness: HarnessState, step: int, revision: int, *_: object
+    ) -> Outcome:
         apply(harness, [update], step)  # what cannot be applied is never measured
         self.asked.append((content_key(update), step, revision))
         measured = make_decision(update, gain=0.01 * (revision + 1)).measured
