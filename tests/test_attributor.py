@@ -357,6 +357,20 @@ def test_the_model_proposes_within_the_chosen_interface_first(bench: Make) -> No
     }
 
 
+def test_a_proposal_that_is_refused_opens_no_other_interface(bench: Make) -> None:
+    ops: list[list[str]] = []
+
+    def answer(body: Body) -> Reply:
+        if is_attribution(body):
+            return to("p")
+        ops.append(body["response_format"]["json_schema"]["schema"]["properties"]["op"]["enum"])
+        return Reply("prose")
+
+    made = bench(answer)
+    made.look(Refuses(), LlmProposer(made.role, made.memory, made.spec))
+    assert ops == [["pause", "boost", "dampen", "none"]] * 2
+
+
 def test_a_diagnosis_of_an_older_log_loads(bench: Make) -> None:
     new = bench().diagnosis().model_dump(mode="json")
     old = {k: v for k, v in new.items() if k not in ("rival", "attribution")}

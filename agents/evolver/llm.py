@@ -128,13 +128,13 @@ def ask_for_update(
 
 def _offered(case: Case) -> list[Interface]:
     """The interfaces a proposal may change: all of the diagnosis' or, where the evolver attributed it,
-    its first one, and one more with every revision."""
+    its first one, and one more with every rejection. An unusable proposal says nothing against those."""
     interfaces = case.diagnosis.interfaces
     said = case.diagnosis.attribution
     if said is None or said.by == "statistics":
         return interfaces
-    revision = sum(d.diagnosis_id == case.diagnosis.id for d in case.refused)
-    return interfaces[: revision + 1]
+    rejected = sum(d.diagnosis_id == case.diagnosis.id for d in case.refused)
+    return interfaces[: rejected + 1]
 
 
 def _ops(offered: Sequence[Interface], case: Case, spec: RunSpec) -> list[str]:
