@@ -130,7 +130,7 @@ class Refuses(Critic):
     def __init__(self) -> None:
         pass
 
-    def judge(self, update: Update, harness: HarnessState, step: int, revision: int) -> Outcome:
+    def judge(self, update: Update, harness: HarnessState, step: int, *_: object) -> Outcome:
         apply(harness, [update], step)
         measured = make_decision(update).measured
         assert measured is not None
@@ -355,6 +355,20 @@ def test_the_model_proposes_within_the_chosen_interface_first(bench: Make) -> No
         "attribute": 1,
         "propose": 2,
     }
+
+
+def test_a_proposal_that_is_refused_opens_no_other_interface(bench: Make) -> None:
+    ops: list[list[str]] = []
+
+    def answer(body: Body) -> Reply:
+        if is_attribution(body):
+            return to("p")
+        ops.append(body["response_format"]["json_schema"]["schema"]["properties"]["op"]["enum"])
+        return Reply("prose")
+
+    made = bench(answer)
+    made.look(Refuses(), LlmProposer(made.role, made.memory, made.spec))
+    assert ops == [["pause", "boost", "dampen", "none"]] * 2
 
 
 def test_a_diagnosis_of_an_older_log_loads(bench: Make) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -129,7 +130,10 @@ BAD: dict[str, tuple[Reply, str]] = {
     "huge points, as a rollout may ask": (says("add", criterion=criterion(1000)), "at most 3"),
     "a whole page": (says("add", criterion=criterion(text="x" * 5000)), "characters"),
     "no check and no judge": (says("add", criterion={"text": "x", "points": 1}), "no judge"),
-    "an extract and no judge": (says("add", criterion=criterion(extract="the end")), "no judge"),
+    "an extract": (
+        says("add", criterion=criterion(extract="the end")),
+        "a criterion takes text and points and check, and this one has extract too",
+    ),
     "a check that nobody has": (
         says("add", criterion=criterion(check={"kind": "plugin", "name": "none-such"})),
         "not valid",
@@ -207,6 +211,11 @@ def as_said(word: str, points: float = 1) -> dict[str, Any]:
     return criterion_of(word, points).model_dump(mode="json", include={"text", "points", "check"})
 
 
+def mentioning(term: str) -> dict[str, Any]:
+    """A criterion that looks for a term."""
+    return as_said("b") | {"check": {"kind": "mentions", "terms": ["a", term]}}
+
+
 def one_after_the_other(*replies: Reply) -> Callable[[Body], Reply]:
     left = list(replies)
     return lambda _: left.pop(0)
@@ -218,6 +227,8 @@ class Bench:
     def __init__(
         self,
         folder: Path,
+        endpoint: ScriptedEndpoint,
+        role: Role,
         answer: Callable[[Body], Reply],
         texts: Sequence[str] = TEXTS,
         task: TrainTask = TASK,
@@ -226,25 +237,29 @@ class Bench:
         **spec: Any,
     ) -> None:
         self.harness = harness_of(task)
-        self.endpoint = ScriptedEndpoint(answer)
+        self.endpoint, self.role = endpoint, role.counted_in(Usage())
+        self.answer = answer
+        self.bodies: list[Body] = []
         base = make_spec(**spec)
         nodes = {
             "propose": Propose(role="evolver", budget=budget),
             "critic": CriticNode(test=test),  # type: ignore[arg-type]
         }
-        model = Endpoint(base_urls=(self.endpoint.base_url,), model="scripted", retries=0)
         self.spec: RunSpec = base.model_copy(
             update={
                 "evolver": base.evolver.model_copy(update=nodes),
-                "roles": base.roles.model_copy(update={"evolver": model}),
+                "roles": base.roles.model_copy(update={"evolver": role.spec}),
             }
         )
-        self.role = Role("evolver", model, Usage())
         self.memory = make_memory(folder)
         self.said: list[str] = []
         self.texts = texts
         for step in (0, 1):
             record_texts(self.memory, self.harness, step, {"t": texts})
+
+    def open(self) -> None:
+        """From now on the model answers from this script, and what it is asked is kept in `bodies`."""
+        self.endpoint.answer, self.endpoint.bodies = self.answer, self.bodies
 
     def look(self) -> list[AnyRecord]:
         """What one look comes to, after its diagnosis."""
@@ -252,37 +267,44 @@ class Bench:
         critic = Critic(policy, PlainScorer(), self.memory, self.spec)
         proposer = LlmProposer(self.role, self.memory, self.spec)
         evolver = Evolver(build_graph(), proposer, critic, self.memory, self.spec)
-        with self.endpoint:
-            diagnosis, *rest = evolver.look(1, self.harness, self.said.append).records
+        self.open()
+        diagnosis, *rest = evolver.look(1, self.harness, self.said.append).records
         assert isinstance(diagnosis, Diagnosis) and "c" in diagnosis.interfaces
         return rest
 
     def ask(self, harness: HarnessState | None = None) -> Update | NoCandidate:
         """What becomes of one answer where every interface may change."""
         case = Case(make_diagnosis(TASK, "blind_high", "pgc"), harness or self.harness, (), ())
-        with self.endpoint:
-            return ask_for_update(self.role, self.spec, case, [], "propose")
+        self.open()
+        return ask_for_update(self.role, self.spec, case, [], "propose")
 
     def offered(self) -> list[str]:
         """The ops of the last question's schema."""
-        schema = self.endpoint.bodies[-1]["response_format"]["json_schema"]["schema"]
+        schema = self.bodies[-1]["response_format"]["json_schema"]["schema"]
         return list(schema["properties"]["op"]["enum"])
 
 
 Make = Callable[..., Bench]
 
 
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[ScriptedEndpoint, Role]]:
+    """An endpoint and the role that asks it, for every bench."""
+    with ScriptedEndpoint(lambda _: says("none")) as endpoint:
+        model = Endpoint(base_urls=(endpoint.base_url,), model="scripted", retries=0)
+        role = Role("evolver", model, Usage())
+        yield endpoint, role
+        role.close()
+
+
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Make]:
-    made: list[Bench] = []
+def bench(tmp_path: Path, served: tuple[ScriptedEndpoint, Role]) -> Make:
+    numbers = itertools.count()
 
     def make(answer: Callable[[Body], Reply] = lambda _: says("none"), **more: Any) -> Bench:
-        made.append(Bench(tmp_path / str(len(made)), answer, **more))
-        return made[-1]
+        return Bench(tmp_path / str(next(numbers)), *served, answer, **more)
 
-    yield make
-    for one in made:
-        one.role.close()
+    return make
 
 
 def test_a_refused_proposal_is_asked_for_again_with_the_reason(bench: Make) -> None:
@@ -295,7 +317,7 @@ def test_a_refused_proposal_is_asked_for_again_with_the_reason(bench: Make) -> N
     told = "+1000 points; allowed: at most 3 either way"
     assert refused.reason == f"the evolver's proposal breaks a rule: {told}"
     assert (decision.id, decision.revision, decision.accepted) == ("u-000001-t-1", 1, True)
-    asked = [question(body) for body in it.endpoint.bodies]
+    asked = [question(body) for body in it.bodies]
     assert "could not be used" not in asked[0]
     assert f"- {json.dumps(f'{refused.proposed}: {refused.reason}')[:60]}" in asked[1].replace(
         "\\u0027", "'"
@@ -308,7 +330,7 @@ def test_refused_proposals_count_as_revisions(bound: int, bench: Make) -> None:
     it = bench(lambda _: Reply("Add one that says <b>topic</b>.\x1b[31m"), max_revisions=bound)
     records = it.look()
     assert [r.revision for r in records if isinstance(r, RefusedProposal)] == list(range(bound + 1))
-    assert len(records) == len(it.endpoint.bodies) == bound + 1
+    assert len(records) == len(it.bodies) == bound + 1
     assert {r.proposed for r in records if isinstance(r, RefusedProposal)} == {
         "Add one that says <b>topic</b>. [31m"
     }
@@ -336,7 +358,7 @@ def test_what_asking_again_does_not_help_is_asked_once(
     it = bench(lambda _: reply, budget=budget, max_revisions=3)
     last = it.look()[-1]
     assert isinstance(last, NoProposal) and told in last.reason
-    assert len(it.endpoint.bodies) == 1
+    assert len(it.bodies) == 1
 
 
 # --- every op of the language ---------------------------------------------------------------------
@@ -395,12 +417,18 @@ VALID: list[tuple[dict[str, Any], Update]] = [
 def test_every_op_can_be_proposed(fields: dict[str, Any], update: Update, bench: Make) -> None:
     it = bench(lambda _: says(update.op, **fields))
     assert it.ask(RICH) == update
-    schema = it.endpoint.bodies[0]["response_format"]["json_schema"]["schema"]
+    schema = it.bodies[0]["response_format"]["json_schema"]["schema"]
     assert set(fields) <= set(schema["properties"])
-    # Where a server has every field of the schema filled, the empty ones say nothing.
-    empty = {"criterion": None, "criterion_id": "", "criterion_ids": [], "lines": None, "field": None}
-    filled = bench(lambda _: says(update.op, **(empty | fields)))
-    assert filled.ask(RICH) == update
+    # Where every field of the schema is filled, the empty ones say nothing.
+    optional = schema["properties"].keys() - set(schema["required"])
+    assert all({"type": "null"} in schema["properties"][name]["anyOf"] for name in optional)
+    nulls = dict.fromkeys(optional) | {"rationale": "because", "op": update.op} | fields
+    empty = {"criterion": {"text": "", "points": 0}, "criteria": [{"text": ""}], "criterion_id": ""}
+    empty |= {"criterion_ids": [""], "lines": [], "cap": None, "points": 0.0, "fade": {"kind": ""}}
+    takes = next(ops[update.op] for ops in OPS.values() if update.op in ops)
+    empties = {name: value for name, value in empty.items() if name not in takes} | fields
+    for filled in (Reply(json.dumps(nulls)), says(update.op, **empties)):
+        assert bench(lambda _, filled=filled: filled).ask(RICH) == update
 
 
 def test_no_op_of_the_language_is_missing() -> None:
@@ -418,7 +446,7 @@ def test_only_what_the_harness_has_something_for_is_offered(bench: Make) -> None
     assert set(it.offered()) == alone | {"pause", "boost", "dampen", "mount", "none"}
     it.ask(RICH)
     assert set(it.offered()) == {op for ops in OPS.values() for op in ops} - {"resume"} | {"none"}
-    asked = question(it.endpoint.bodies[-1])
+    asked = question(it.bodies[-1])
     assert '"skill: say alpha"' in asked and f"- id {OLD.id}, +1 points" in asked
     for op in it.offered():
         assert f'\n- "{op}"' in asked
@@ -430,7 +458,7 @@ def test_seed_criteria_that_are_kept_are_named_and_not_offered(bench: Make) -> N
     it.ask()
     assert set(it.offered()) == {"add", "pause", "boost", "dampen", "mount", "none"}
     assert f"- id {ALPHA.id}, +1 points, checked by a program, not to be changed" in question(
-        it.endpoint.bodies[-1]
+        it.bodies[-1]
     )
 
 
@@ -486,10 +514,10 @@ UNUSABLE: dict[str, tuple[Reply, str]] = {
     ),
     "a whole page in a part": (
         says("split", criterion_id=ALPHA.id, criteria=[as_said("b"), as_said("c") | {"text": LONG}]),
-        f"{MAX_TEXT + 1} characters; allowed: {MAX_TEXT}",
+        f"a criterion with a text of {MAX_TEXT + 1} characters; allowed: {MAX_TEXT}",
     ),
     "a check of a whole page": (
-        says("add", criterion=as_said("b") | {"check": {"kind": "mentions", "terms": [LONG] * 9}}),
+        says("add", criterion=as_said("b") | {"check": {"kind": "mentions", "terms": [LONG[1:]] * 9}}),
         "characters with its check",
     ),
     "a pattern that is nested deeply": (
@@ -507,12 +535,26 @@ UNUSABLE: dict[str, tuple[Reply, str]] = {
         ),
         "cannot be scored here",
     ),
-    "a long line": (says("edit", field="skill", lines=["a", LONG]), "a line of 301 characters"),
+    "a long line": (
+        says("edit", field="skill", lines=["a", LONG]),
+        "a line with a text of 301 characters",
+    ),
     "many lines": (says("edit", field="skill", lines=["a"] * 9), "9 lines of guidance; allowed: 8"),
     "a terminal's orders": (says("mount", lines=["a", "\x1b[2J"]), "a line with a control character"),
     "... in a criterion": (
         says("add", criterion=as_said("b") | {"text": "a\x1b[2J"}),
-        "a criterion with a control character",
+        "a criterion with a control character (U+001B)",
+    ),
+    "... in its check": (says("add", criterion=mentioning("a\x1b[31m")), "a control character (U+001B)"),
+    "... that turns the direction around": (
+        says("add", criterion=as_said("b") | {"text": "a\u202eb"}),
+        "a control character (U+202E)",
+    ),
+    "... without a width, in a line": (says("mount", lines=["a\u200bb"]), "a control character (U+200B)"),
+    "a long term": (says("add", criterion=mentioning(LONG)), "a text of 301 characters"),
+    "a gate in a part": (
+        says("split", criterion_id=ALPHA.id, criteria=[as_said("b"), as_said("c") | {"gate": 0.0}]),
+        "a criterion takes text and points and check, and this one has gate too",
     ),
 }
 
@@ -524,6 +566,11 @@ def test_what_may_not_be_measured_is_refused(name: str, bench: Make) -> None:
     assert isinstance(refused, Unusable) and told in refused.reason, refused
     for text in (refused.reason, refused.proposed):
         assert text.isprintable() and len(text) < 2 * MAX_TEXT
+
+
+def test_what_letters_and_emoji_need_is_no_control_character(bench: Make) -> None:
+    update = bench(lambda _: says("add", criterion=mentioning("क्\u200dष क्\u200cष 👩\u200d🚀"))).ask()
+    assert isinstance(update, Add)
 
 
 def test_a_cut_off_proposal_says_so(bench: Make) -> None:
@@ -577,7 +624,7 @@ def test_the_question_says_whether_a_change_is_measured(bench: Make) -> None:
     for test in ("measure", "none"):
         it = bench(test=test)
         it.ask()
-        asked[test] = question(it.endpoint.bodies[0])
+        asked[test] = question(it.bodies[0])
     assert "The change is then measured, and dropped if it does not help." in asked["measure"]
     assert "then measured" not in asked["none"] and "The change is not\nmeasured" in asked["none"]
 

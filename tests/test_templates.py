@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from harnessrl.prompts import check_templates
+from harnessrl.prompts import check_templates, render
 from harnessrl.prompts.check import GIVEN, SHOWN
 from harnessrl.specs.loader import SpecError
 
@@ -136,6 +136,14 @@ def test_validate_names_every_template(tmp_path: Path) -> None:
         [f"{tmp_path / 'o.md'}:1:4", "oracle.prompt"],
         [f"{tmp_path / 'p.md'}:1:1", "evolver.propose.prompt"],
     ]
+
+
+@pytest.mark.parametrize("name", ["attribute", "propose"])
+def test_only_what_was_measured_is_said_to_be(name: str) -> None:
+    everything = GIVEN[name][0]
+    heading = "Changes on other tasks with similar failures, and what "
+    assert f"{heading}was measured:" in render(name, **everything)
+    assert f"{heading}became of them:" in render(name, **everything | {"measured": False})
 
 
 def test_the_docs_name_what_each_template_is_given() -> None:

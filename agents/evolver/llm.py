@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -25,6 +25,8 @@ from .proposers import BOOST_FACTOR, Case, NoCandidate, Unusable, content_key
 
 MAX_PARTS = 8  # lines of guidance, or criteria of a split
 MAX_CRITERION = 2000  # characters of a whole criterion in JSON, its check included
+CRITERION = ("text", "points", "check")  # what the model says of a criterion
+JOINERS = "\u200c\u200d"  # without a glyph, and yet letters and emoji need them
 
 #: Every op, and what the model says of it beside `op` and `rationale`. The rest is the run's: the task,
 #: the share of rollouts that carry guidance, the factor of a boost.
@@ -126,13 +128,13 @@ def ask_for_update(
 
 def _offered(case: Case) -> list[Interface]:
     """The interfaces a proposal may change: all of the diagnosis' or, where the evolver attributed it,
-    its first one, and one more with every revision."""
+    its first one, and one more with every rejection. An unusable proposal says nothing against those."""
     interfaces = case.diagnosis.interfaces
     said = case.diagnosis.attribution
     if said is None or said.by == "statistics":
         return interfaces
-    revision = sum(d.diagnosis_id == case.diagnosis.id for d in case.refused)
-    return interfaces[: revision + 1]
+    rejected = sum(d.diagnosis_id == case.diagnosis.id for d in case.refused)
+    return interfaces[: rejected + 1]
 
 
 def _ops(offered: Sequence[Interface], case: Case, spec: RunSpec) -> list[str]:
@@ -166,10 +168,14 @@ def _update(said: _Said, case: Case, spec: RunSpec) -> Update:
     if takes is None:
         raise ValueError(f"there is no op {said.op!r}")
     given = said.model_dump(exclude={"rationale", "op"}, exclude_unset=True)
-    # Where a server fills every field of the schema, an empty one says nothing.
-    if surplus := [name for name, value in given.items() if value and name not in takes]:
+    # Where every field of the schema is filled, an empty one says nothing.
+    if surplus := [name for name, value in given.items() if name not in takes and not _is_empty(value)]:
         told = f"{said.op} takes {' and '.join(takes) or 'nothing'}"
         raise ValueError(f"{told}, and this one names {', '.join(surplus)} too")
+    for criterion in (said.criterion or {}, *(said.criteria or ())):
+        if surplus := [k for k, value in criterion.items() if k not in CRITERION and value is not None]:
+            told = f"a criterion takes {' and '.join(CRITERION)}"
+            raise ValueError(f"{told}, and this one has {', '.join(surplus)} too")
     # ... but no cap takes a gate off.
     kept = [name for name in takes if name == "cap" or given.get(name) is not None]
     about: dict[str, Any] = {name: given[name] for name in kept if name in given}
@@ -184,6 +190,12 @@ def _update(said: _Said, case: Case, spec: RunSpec) -> Update:
         "evidence": (case.diagnosis.id, *case.diagnosis.evidence),
     }
     return UPDATE.validate_python(about, context=fault)
+
+
+def _is_empty(value: Any) -> bool:
+    """Is there nothing in it, however many keys it has?"""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return all(map(_is_empty, parts)) if parts else not value
 
 
 def _broken_rule(update: Update, offered: Sequence[Interface], case: Case, spec: RunSpec) -> str | None:
@@ -205,12 +217,13 @@ def _broken_rule(update: Update, offered: Sequence[Interface], case: Case, spec:
     if len(criteria) > MAX_PARTS:
         return f"{len(criteria)} criteria; allowed: {MAX_PARTS}"
     for criterion in criteria:
-        if broken := _broken_text("a criterion", criterion.text):
+        texts = _texts(criterion.model_dump(mode="json"))
+        if broken := next((b for text in texts if (b := _broken_text("a criterion", text))), None):
             return broken
         if (size := len(criterion.model_dump_json())) > MAX_CRITERION:
             return f"a criterion of {size} characters with its check; allowed: {MAX_CRITERION}"
         if criterion.needs_judge and spec.roles.judge is None:
-            return "a criterion without a check, or with an extract, and there is no judge"
+            return "a criterion without a check, and there is no judge"
         if criterion.check is not None and (missing := missing_resource(criterion.check)):
             return f"a check that cannot be scored here: {missing}"
     if update.op in ("mount", "edit") and update.lines != "rubric":
@@ -220,12 +233,27 @@ def _broken_rule(update: Update, offered: Sequence[Interface], case: Case, spec:
     return None
 
 
+def _texts(value: Any) -> Iterator[str]:
+    """Every string in what JSON can hold, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            yield key
+            yield from _texts(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _texts(one)
+
+
 def _broken_text(what: str, text: str) -> str | None:
-    """Text of the model that the harness keeps is short, and holds nothing that a terminal obeys."""
+    """Text of the model that the harness keeps is short, and holds nothing that a terminal obeys or that
+    reads otherwise than it is (Cf: what turns the direction around, or has no width)."""
     if len(text) > MAX_TEXT:
-        return f"{what} of {len(text)} characters; allowed: {MAX_TEXT}"
-    if any(unicodedata.category(character) == "Cc" for character in text):
-        return f"{what} with a control character"
+        return f"{what} with a text of {len(text)} characters; allowed: {MAX_TEXT}"
+    for character in text:
+        if unicodedata.category(character) in ("Cc", "Cf") and character not in JOINERS:
+            return f"{what} with a control character (U+{ord(character):04X})"
     return None
 
 
@@ -236,10 +264,11 @@ def _most_points(case: Case) -> float:
 
 
 def _schema(ops: Sequence[str]) -> dict[str, Any]:
-    text, number = {"type": "string"}, {"type": "number"}
+    """What may be said. A key that not every op takes may be null: some models fill all there are."""
+    text, number, null = {"type": "string"}, {"type": "number"}, {"type": "null"}
     criterion = {
         "type": "object",
-        "properties": {"text": text, "points": number, "check": {"type": "object"}},
+        "properties": {"text": text, "points": number, "check": {"anyOf": [{"type": "object"}, null]}},
         "required": ["text", "points"],
     }
     fields: dict[str, Any] = {
@@ -248,7 +277,7 @@ def _schema(ops: Sequence[str]) -> dict[str, Any]:
         "criterion_id": text,
         "criterion_ids": {"type": "array", "items": text},
         "points": number,
-        "cap": {"anyOf": [number, {"type": "null"}]},
+        "cap": number,
         "lines": {"type": "array", "items": text},
         "field": {"enum": list(FIELDS)},
         "fade": {"type": "object"},
@@ -259,7 +288,7 @@ def _schema(ops: Sequence[str]) -> dict[str, Any]:
         "properties": {
             "rationale": text,
             "op": {"enum": [*ops, "none"]},
-            **{name: kind for name, kind in fields.items() if name in taken},
+            **{name: {"anyOf": [kind, null]} for name, kind in fields.items() if name in taken},
         },
         "required": ["rationale", "op"],
     }
