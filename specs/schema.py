@@ -155,7 +155,8 @@ class Endpoint(Strict):
     timeout: Annotated[float, Field(gt=0.0)] = 60.0
     """Seconds an attempt may take."""
     retries: Annotated[int, Field(ge=0)] = 4
-    """Further attempts after timeouts, dropped connections, 429 and 5xx, with jittered backoff."""
+    """Further rounds over the replicas after timeouts, dropped connections, 429 and 5xx, with jittered
+    backoff between them."""
     deadline: Annotated[float, Field(gt=0.0)] = 300.0
     """Seconds a question may take with all its attempts; then it has no answer."""
     concurrency: Positive = 32
