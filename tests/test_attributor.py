@@ -178,10 +178,10 @@ def test_the_choice_orders_what_is_open_and_is_on_record(bench: Make) -> None:
     assert (before.interfaces, found.interfaces) == (["g", "p"], ["p", "g"])
     said = found.attribution
     assert said is not None and (said.by, said.interfaces) == ("evolver", ["g", "p"])
-    assert said.rationale == "no response [31m comes near" and said.failure == "blind_low"
+    assert said.rationale == "no response⟨U+001B⟩[31m comes near" and said.failure == "blind_low"
     same = {"interfaces": before.interfaces, "attribution": None}
     assert found.model_copy(update=same) == before
-    line = "p first, says the evolver (statistics: g, p): no response [31m comes near"
+    line = "p first, says the evolver (statistics: g, p): no response⟨U+001B⟩[31m comes near"
     assert found.attributed == line and made.said[-1] == f"attribution of t: {line}"
     assert made.usage.roles["evolver"]["attribute"].calls == 1
 
@@ -215,7 +215,10 @@ BAD: dict[str, tuple[Reply, str]] = {
     "an update as well": (Reply('{"rationale": "x", "interface": "p", "op": "pause"}'), "not valid: op"),
     "a list": (Reply('{"rationale": "x", "interface": ["p", "g"]}'), "not valid: interface"),
     "one that is not open": (to("c"), "the evolver says 'c'; what is open: g, p"),
-    "one that there is not": (to("everything\x1b[2J"), "says 'everything [2J'; what is open: g, p"),
+    "one that there is not": (
+        to("everything\x1b[2J"),
+        "says 'everything⟨U+001B⟩[2J'; what",
+    ),
     "a server error": (Reply(status=500), "no answer"),
     "a dropped connection": (Reply(drop=True), "no answer"),
     "too late": (Reply(after=1.0), "no answer: evolver: timed out"),

@@ -332,7 +332,7 @@ def test_refused_proposals_count_as_revisions(bound: int, bench: Make) -> None:
     assert [r.revision for r in records if isinstance(r, RefusedProposal)] == list(range(bound + 1))
     assert len(records) == len(it.bodies) == bound + 1
     assert {r.proposed for r in records if isinstance(r, RefusedProposal)} == {
-        "Add one that says <b>topic</b>. [31m"
+        "Add one that says <b>topic</b>.⟨U+001B⟩[31m"
     }
 
 
@@ -584,7 +584,8 @@ def test_a_rationale_is_one_short_line(bench: Make) -> None:
     reply = Reply(json.dumps({"rationale": said, "op": "pause"}))
     update = bench(lambda _: reply).ask()
     assert isinstance(update, Pause)
-    assert update.rationale.startswith("<script>x</script> [31mred x") and update.rationale.isprintable()
+    assert update.rationale.startswith("<script>x</script> ⟨U+001B⟩[31mred⟨U+202E⟩ x")
+    assert update.rationale.isprintable()
     assert len(update.rationale) == MAX_TEXT
 
 

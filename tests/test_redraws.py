@@ -277,11 +277,13 @@ def test_a_killed_run_redraws_the_same(
     old = "p: {min_effective_tasks: 1.5}"
     assert text.count(old) == 1
     paths.spec.write_text(text.replace(old, "p: {min_effective_tasks: 1.5, redraws: 2}"))
-    assert tiny.invoke("train", paths.spec).exit_code == 0
     whole = tmp_path / "whole"
-    shutil.copytree(paths.run, whole)
-    shutil.rmtree(paths.run)
-    assert sum(row["redrawn"] for row in tiny.rows(whole / "metrics.jsonl")) > 0
+    for seed in range(20):  # which one has groups that tie is another on another machine
+        assert tiny.invoke("train", paths.spec, "--seed", str(seed)).exit_code == 0
+        shutil.rmtree(whole, ignore_errors=True)
+        paths.run.rename(whole)
+        if any(row["redrawn"] for row in tiny.rows(whole / "metrics.jsonl")):
+            break
     last = [row["step"] for row in tiny.rows(whole / "metrics.jsonl") if row["redrawn"]][-1]
     refill = Slots.refill
 
@@ -294,7 +296,7 @@ def test_a_killed_run_redraws_the_same(
     with monkeypatch.context() as patch:
         patch.setattr(Slots, "refill", dies)
         with pytest.raises(Killed):
-            tiny.invoke("train", paths.spec)
+            tiny.invoke("train", paths.spec, "--seed", str(seed))
     assert tiny.invoke("train", "--resume", paths.run).exit_code == 0
     ours, theirs = tiny.content(paths.run), tiny.content(whole)
     for part in theirs:
