@@ -224,17 +224,18 @@ def test_the_frozen_policy(frozen: FrozenPolicy, models: dict[str, Path]) -> Non
     second = frozen.sample(requests, seed=3)
     assert second != first
 
-    # Without the head in the file, vLLM takes the weights and keeps the old head: it is started anew.
+    # Without the head in the file: on some processors vLLM keeps the old head, and is started anew; on
+    # others it takes it. Either way these weights are sampled from.
     frozen.serve(models["old"], 2, prints_of(models["old"]))
-    process = frozen.server.process
     frozen.serve(models["headless"], 3, prints)
     assert frozen.version == 3
-    assert frozen.server.process is not process
     assert frozen.sample(requests, seed=3) == second
 
-    # Weights that are not what they are said to be are not sampled from.
+    # Weights that are not what they are said to be are not sampled from, and that is tried anew first.
+    process = frozen.server.process
     with pytest.raises(PolicyServerError, match="does not serve"):
         frozen.serve(models["old"], 4, prints_of(models["new"]))
+    assert frozen.server.process is not process
     no_number = [p.model_copy(update={"logprobs": [float("nan")] * len(p.logprobs)}) for p in prints]
     with pytest.raises(PolicyServerError, match="nan nats"):
         frozen.serve(models["old"], 4, no_number)
