@@ -119,7 +119,7 @@ def test_two_real_steps_of_the_quickstart(scratch: Path, capsys: pytest.CaptureF
 
 
 def test_the_spec_language_at_size(tiny_model: Path) -> None:
-    """At three times the bars: a busy machine, or one of an older make, takes twice as many CPU seconds."""
+    """At three times the bars: a busy machine, or an older one, takes twice as many CPU seconds."""
     script = ROOT / "benchmarks" / "spec_language.py"
     command = [sys.executable, script, "--policy", tiny_model, "--slack", "3"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=600)
