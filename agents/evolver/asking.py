@@ -66,18 +66,13 @@ def is_spent(role: Role, purpose: str, budget: int | None) -> bool:
     return budget is not None and used is not None and used.calls >= budget
 
 
-def one_line(text: str) -> str:
-    """What the model wrote as a short line that is safe to print."""
-    return short_line(text, MAX_TEXT)
-
-
 def why(error: ValueError | RecursionError) -> str:
     """What is wrong with an answer, on one line."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         where = ".".join(str(step) for step in first["loc"])
-        return one_line(f"{where}: {first['msg']}" if where else first["msg"])
-    return one_line(str(error))
+        return short_line(f"{where}: {first['msg']}" if where else first["msg"])
+    return short_line(str(error))
 
 
 def _told(decision: Decision, known: Sequence[Criterion], case: Case) -> str:

@@ -10,10 +10,11 @@ from pydantic import BaseModel, ConfigDict
 from ...memory.records import Diagnosis
 from ...memory.rollouts import Rollout
 from ...prompts import render
+from ...specs.printable import short_line
 from ...specs.schema import RunSpec
 from ..roles.client import NoAnswer, Question, Role
 from ..roles.reading import answer_alone, read_json
-from .asking import is_spent, one_line, recorded, shown, why
+from .asking import is_spent, recorded, shown, why
 from .attribute import WORDS, Interface, attributed, left_to_statistics, open_interfaces
 from .evidence import Memory
 from .proposers import Case
@@ -86,10 +87,10 @@ def ask_for_interface(
         return left_to_statistics(diagnosis, f"the evolver's answer is not valid: {why(error)}")
     chosen = next((interface for interface in choice if interface == said.interface), None)
     if chosen is None:
-        named = one_line(said.interface)
+        named = short_line(said.interface)
         reason = f"the evolver says {named!r}; what is open: {', '.join(choice)}"
         return left_to_statistics(diagnosis, reason)
-    return attributed(diagnosis, chosen, one_line(said.rationale), case.harness, spec)
+    return attributed(diagnosis, chosen, short_line(said.rationale), case.harness, spec)
 
 
 def _schema(choice: Sequence[Interface]) -> dict[str, Any]:

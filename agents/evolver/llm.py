@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from ...memory.rollouts import Rollout
 from ...prompts import render
 from ...specs.guidance import FIELDS
+from ...specs.printable import short_line
 from ...specs.schema import RunSpec
 from ...specs.tasks import Criterion
 from ...specs.updates import UPDATE, Update, brought_in, describe, replaced
@@ -18,7 +19,7 @@ from ..roles.client import NoAnswer, Question, Role
 from ..roles.reading import answer_alone, read_json
 from ..scoring.checks import missing_resource
 from ..scoring.plugins import fault
-from .asking import MAX_TEXT, is_spent, one_line, recorded, shown, why
+from .asking import MAX_TEXT, is_spent, recorded, shown, why
 from .attribute import Interface
 from .evidence import Memory
 from .proposers import BOOST_FACTOR, Case, NoCandidate, Unusable, content_key
@@ -114,14 +115,14 @@ def ask_for_update(
     try:
         said = read_json(_Said, answer_alone(answer))
         if said.op == "none":
-            return Declined(f"the evolver proposes nothing: {one_line(said.rationale)}")
+            return Declined(f"the evolver proposes nothing: {short_line(said.rationale)}")
         update = _update(said, case, spec)
     except (ValueError, RecursionError) as error:  # the latter: a pattern that is nested deeply
         cut = " (cut off)" if answer.finish == "length" else ""
         reason = f"the evolver's proposal is not valid{cut}: {why(error)}"
-        return Unusable(reason, one_line(answer_alone(answer)))
+        return Unusable(reason, short_line(answer_alone(answer)))
     if broken := _broken_rule(update, offered, case, spec):
-        proposed = one_line(describe(update, harness.all_criteria(task_id)))
+        proposed = short_line(describe(update, harness.all_criteria(task_id)))
         return Unusable(f"the evolver's proposal breaks a rule: {broken}", proposed)
     return update
 
@@ -186,7 +187,7 @@ def _update(said: _Said, case: Case, spec: RunSpec) -> Update:
     about |= {
         "op": said.op,
         "task_ids": (case.diagnosis.task_id,),
-        "rationale": one_line(said.rationale),
+        "rationale": short_line(said.rationale),
         "evidence": (case.diagnosis.id, *case.diagnosis.evidence),
     }
     return UPDATE.validate_python(about, context=fault)
@@ -206,7 +207,7 @@ def _broken_rule(update: Update, offered: Sequence[Interface], case: Case, spec:
     known = {criterion.id for criterion in case.harness.all_criteria(case.diagnosis.task_id)}
     named = {update.criterion_id} if update.op == "restore" else replaced(update)
     if unknown := named - known:
-        return one_line(f"there is no criterion {min(unknown)!r}")
+        return short_line(f"there is no criterion {min(unknown)!r}")
     if content_key(update) in {content_key(d.update) for d in case.refused}:
         return f"{describe(update)} was refused before"
     most = _most_points(case)
