@@ -15,6 +15,7 @@ from ...specs.engines import LocalEngine
 from ...specs.schema import Scalar
 from ..chat import Chat
 from ..engine import Example, UpdateStats
+from .decode import compute_dtype
 from .generate import response_logprobs
 from .grpo import Batch, check_tokens, clipped_loss, k3, make_batch
 from .sampler import Sampler, bf16_copy
@@ -59,6 +60,7 @@ class Engine:
         # Filling fresh memory is a debugging aid of that mode, and slow.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._in_bf16 = compute_dtype(self.device.type) is torch.bfloat16
         self.spec = spec
         self.tokenizer = tokenizer
         self.model = model.to(self.device, torch.float32)
@@ -118,7 +120,7 @@ class Engine:
             self.optimizer.zero_grad(set_to_none=True)
             total, clipped, kl = 0.0, 0.0, 0.0
             for n, batch in enumerate(batches):
-                with torch.autocast(self.device.type, torch.bfloat16):
+                with torch.autocast(self.device.type, torch.bfloat16, self._in_bf16):
                     logprobs_BT = self._logprobs(self.model, batch)
                 # Old log-probabilities: under the loss's own prompt, before the first step.
                 old_BT = old.setdefault(n, logprobs_BT.detach())
@@ -176,7 +178,7 @@ class Engine:
     @torch.no_grad()
     def _sync_sampler(self) -> None:
         for theirs, ours in zip(self._sampler.model.parameters(), self.model.parameters(), strict=True):
-            theirs.copy_(ours)
+            theirs.copy_(ours.to(torch.bfloat16))
 
     def save(self, folder: Path) -> None:
         """Write `policy/` (a plain model folder) and `optimizer/` into a checkpoint folder.

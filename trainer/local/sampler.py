@@ -11,15 +11,17 @@ import torch
 from ...agents.policy import Request, Sample
 from ...specs.engines import LocalEngine
 from ..chat import Chat
-from .decode import decode, end_tokens
+from .decode import compute_dtype, decode, end_tokens
 
 
 def bf16_copy(model: Any) -> Any:
-    """A copy that takes no gradients. Buffers (rotary frequencies) stay exact."""
+    """A copy with its weights rounded to bf16, that takes no gradients. Buffers (rotary frequencies)
+    stay exact."""
     frozen = copy.deepcopy(model)
     for parameter in frozen.parameters():
         parameter.requires_grad_(False)
-        parameter.data = parameter.data.to(torch.bfloat16)
+        dtype = compute_dtype(parameter.device.type)
+        parameter.data = parameter.data.to(torch.bfloat16).to(dtype)
     return frozen
 
 
@@ -27,7 +29,7 @@ class Sampler:
     """A policy to sample from (`agents.policy.Policy`). `version` counts the training steps in it."""
 
     def __init__(self, model: Any, chat: Chat, spec: LocalEngine, version: int) -> None:
-        self.model = model  # bf16
+        self.model = model  # a `bf16_copy`
         self.spec = spec
         self.version = version
         self._chat = chat
