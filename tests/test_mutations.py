@@ -24,6 +24,7 @@ from harnessrl.specs.loader import (
     load_task_file,
     load_update,
 )
+from harnessrl.specs.yamlnodes import UnusualError, read, read_plain
 from harnessrl.trainer.data.load import load_tasks
 from harnessrl.trainer.data.rows import read_rows
 
@@ -387,3 +388,26 @@ def test_a_value_of_two_kinds_has_one_problem_at_its_own_place(old: str, new: st
         load_update(path)
     (problem,) = caught.value.problems
     assert str(problem).startswith(f"update1.yaml:{says}")
+
+
+def test_what_is_read_without_places_is_what_is_read_with_them() -> None:
+    read_fast = 0
+    for kind in ("spec", "tasks", "update", "harness"):
+        for _, text in mutations(kind):
+            try:
+                data = read_plain(text)
+            except UnusualError:
+                continue
+            read_fast += 1
+            node, problems = read(text, "x")
+            assert not problems and repr(node.plain()) == repr(data), text
+    assert read_fast > 1000
+
+
+@pytest.mark.parametrize(
+    "text", ["", "# nothing", "a: 1\n---\nb: 1", "a: 1\na: 2", "1: a", "<<: {}", "a: .inf"]
+)
+@pytest.mark.parametrize("more", ["", "\nb: &x 1", "\nb: !!str 1", "\nb: [", "\nb: \x07"])
+def test_what_is_wrong_is_never_read_without_places(text: str, more: str) -> None:
+    with pytest.raises(UnusualError):
+        read_plain(text + more)

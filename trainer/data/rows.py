@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from ...agents.scoring.plugins import fault
 from ...specs.errors import Node, Problem, did_you_mean, explained, near_miss
@@ -91,6 +91,10 @@ def _first(problems: list[Problem]) -> str:
 
 def unwritable(task: Task) -> str | None:
     """Why a task that was read cannot be written as a line of JSON, or None."""
+    with suppress(PydanticSerializationError):
+        written = to_json(task, exclude_none=True)
+        if b"null" not in written and b"\\u0000" not in written:  # a null may have been a NaN
+            return None
     try:
         # Not in the mode `json`, which makes nulls of numbers that are not finite.
         plain = task.model_dump(exclude_defaults=True)

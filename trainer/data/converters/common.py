@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import regex
 from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError, to_json
 
 from ....agents.scoring.plugins import fault
 from ....specs.errors import shortened
@@ -70,8 +71,8 @@ def why(error: ValidationError) -> str:
 def is_text(row: Row) -> bool:
     """JSON can name half of a surrogate pair, which no file could hold."""
     try:
-        json.dumps(row, ensure_ascii=False, default=str).encode()
-    except UnicodeEncodeError:
+        to_json(row, fallback=str, bytes_mode="base64", inf_nan_mode="constants")
+    except PydanticSerializationError:
         return False
     return True
 
