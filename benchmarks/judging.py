@@ -5,11 +5,11 @@
 
 A scripted endpoint in a process of its own takes 200 ms for every answer. `Role.ask` and `Judge.decide`
 are measured beside a bare asyncio `AsyncOpenAI` client with a semaphore, which sends the same bodies; the
-sides take turns in one process, so that a busy machine slows all of them alike. Two replicas that serve
-16 requests at a time each are measured beside one of them, with enough questions in flight that both
-have some waiting. What else the machine does makes blocks longer, never shorter: the shortest of each
-side are compared. `--short` measures once more after a miss. Exits with 1 on a miss, and with 3 if the
-machine is too busy to tell.
+sides take turns in one process, so that a busy machine slows all of them alike. Two replicas that serve 8
+requests at a time each are measured beside one of them, with enough questions in flight that both have
+some waiting, and few enough a second that the processor is not what limits them. What else the machine
+does makes blocks longer, never shorter: the shortest of each side are compared. `--short` measures once
+more after a miss. Exits with 1 on a miss, and with 3 if the machine is too busy to tell.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from openai import AsyncOpenAI
 
 SERVICE = 0.2  # seconds
 CONCURRENCY = 32
-SEATS = 16  # requests that a limited replica serves at a time
+SEATS = 8  # requests that a limited replica serves at a time
 RESPONSE = "A short walk after dinner is a simple habit that helps the body rest. " * 12
 CRITERIA = 8  # a response
 
@@ -210,7 +210,7 @@ def measure_replicas(size: Size) -> tuple[float, float]:
             side.work(CONCURRENCY)
         for _ in range(max(2, size.rounds // 4)):
             for side in sides:
-                side.block(2 * size.waves * CONCURRENCY)
+                side.block(size.waves * CONCURRENCY)
         return sides[0].per_second(), sides[1].per_second()
 
 
