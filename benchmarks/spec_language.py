@@ -4,9 +4,9 @@
 
 Prints what `harnessrl validate` takes (the whole command: imports, reading, every check), for a YAML and
 a JSONL file whose criteria share 12 patterns, for a JSONL file with a pattern of its own for each
-criterion (one in 12 with a lookbehind, which only compiling can tell from a mistake), and for one that a
-judge decides, with prompts long enough to be counted in tokens. Then apply and diff on the harness state.
-Each beside its bar. Seconds are CPU seconds of all threads. Exits with 1 on a miss.
+criterion, and for one that a judge decides, with prompts long enough to be counted in tokens. Then apply
+and diff on the harness state. Each beside its bar. Seconds are CPU seconds of all threads. Exits with 1
+on a miss.
 """
 
 from __future__ import annotations

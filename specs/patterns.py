@@ -12,14 +12,17 @@ import regex
 
 MAX_PLAIN = 300  # characters; what is longer is compiled
 
-#: Not everything that compiles: no lookaround, no references, no Unicode properties, no free ranges.
+#: Not everything that compiles: no group in a group, no references, Unicode properties or free ranges.
 _QUANTIFIER = r"(?:[*+?]|\{\d{1,3},?\}|\{[01],[1-9]\d?\})\??+"
 _RANGE = r"(?:a-z|A-Z|0-9|\\[dDsSwWntr.\-\]\[\\/*+?()]|[A-Za-z0-9_ .,;:!?*+/%$()'\"=<>@])"
 _ATOM = r"(?:[^\\()\[\]{}*+?|^$]|\\[dDsSwWntr!-/:-@\[-`{-~]|\[\^?+-?+" + _RANGE + r"++-?+\])"
 _ANCHOR = r"(?:[\^$]|\\[bB])"
 _FLAT = rf"(?:{_ANCHOR}|\||{_ATOM}(?:{_QUANTIFIER})?+)*+"
 _GROUP = rf"\((?:\?:)?+{_FLAT}\)(?:{_QUANTIFIER})?+"
-_PLAIN = re.compile(rf"(?:\(\?i\))?+(?:{_ANCHOR}|\||{_ATOM}(?:{_QUANTIFIER})?+|{_GROUP})*+", re.ASCII)
+_LOOK = rf"\(\?<?[=!]{_FLAT}\)"
+_PLAIN = re.compile(
+    rf"(?:\(\?i\))?+(?:{_ANCHOR}|\||{_ATOM}(?:{_QUANTIFIER})?+|{_GROUP}|{_LOOK})*+", re.ASCII
+)
 
 
 #: A group that is repeated, or a recursion; three things that are repeated. (Escapes count as well.)
