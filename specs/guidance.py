@@ -7,13 +7,15 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
-import numpy as np
 from pydantic import Field
 
 from .tasks import AtLeastOne, Criterion, Strict
 from .texts import is_unspaced, units
+
+if TYPE_CHECKING:
+    import numpy as np
 
 GuidanceField = Literal["checklist", "outline", "pitfalls", "skill", "exemplar"]
 FIELDS: tuple[GuidanceField, ...] = get_args(GuidanceField)

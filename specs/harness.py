@@ -6,7 +6,7 @@ update and materialising one task cost as much as that task's own changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from .errors import Steps, did_you_mean
@@ -101,6 +101,17 @@ class HarnessState:
         """p_t's weight of a task inside its domain; `paused_weight` is the floor of a paused task."""
         change = self.of(task_id)
         return paused_weight if change.paused else change.boost
+
+
+def check_shares(domain_shares: Mapping[str, float], domains: Collection[str]) -> str | None:
+    """What is wrong with shares for these domains, or None. Empty shares are the default."""
+    missing = sorted(set(domains) - set(domain_shares))
+    unknown = sorted(set(domain_shares) - set(domains))
+    if not domain_shares or not (missing or unknown):
+        return None
+    told = [f"no share for {', '.join(missing)}"] if missing else []
+    told += [f"no task of {name}{did_you_mean(name, missing or domains)}" for name in unknown]
+    return f"{'; '.join(told)}; allowed: a share for each of {', '.join(sorted(domains))}, or none"
 
 
 def apply(state: HarnessState, updates: Iterable[Update], after_step: int = -1) -> HarnessState:

@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from .errors import did_you_mean
-from .harness import HarnessState
+from .harness import HarnessState, check_shares
 
 
 def stream(seed: int, *key: int | str) -> np.random.Generator:
@@ -45,17 +44,6 @@ def probabilities(
         for task_id in ids:
             out[task_id] = shares[name] / total * weights[task_id] / mass
     return out
-
-
-def check_shares(domain_shares: Mapping[str, float], domains: Collection[str]) -> str | None:
-    """What is wrong with shares for these domains, or None. Empty shares are the default."""
-    missing = sorted(set(domains) - set(domain_shares))
-    unknown = sorted(set(domain_shares) - set(domains))
-    if not domain_shares or not (missing or unknown):
-        return None
-    told = [f"no share for {', '.join(missing)}"] if missing else []
-    told += [f"no task of {name}{did_you_mean(name, missing or domains)}" for name in unknown]
-    return f"{'; '.join(told)}; allowed: a share for each of {', '.join(sorted(domains))}, or none"
 
 
 def draw_tasks(p: Mapping[str, float], n: int, seed: int, step: int) -> list[str]:

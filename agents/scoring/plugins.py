@@ -18,8 +18,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from ...specs.errors import did_you_mean
 from ...specs.printable import short_line
 from ...specs.tasks import PluginCheck
@@ -77,6 +75,8 @@ def missing(check: PluginCheck) -> str | None:
 
 def decide(check: PluginCheck, prompt: str, response: str) -> bool | str:
     """Is the check met, or why can that not be told?"""
+    import numpy as np  # here: what only reads specs does without
+
     made = _made(check.name, _as_json(check.args))
     if made.check is None:
         return missing(check) or ""

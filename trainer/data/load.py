@@ -13,6 +13,7 @@ from ...agents.scoring.plugins import fault
 from ...specs.errors import Problem
 from ...specs.faults import Fault
 from ...specs.guidance import overlap
+from ...specs.harness import check_shares
 from ...specs.harnessfile import HarnessFile, misfits
 from ...specs.loader import (
     LoadedSpec,
@@ -24,7 +25,6 @@ from ...specs.loader import (
 )
 from ...specs.loader import places as file_places
 from ...specs.ood import OodTask
-from ...specs.sampling import check_shares
 from ...specs.tasks import Criterion, HeldOutTask, Pool, Task, TaskFile, TrainTask, ValidationTask
 from ...specs.texts import normalised
 from .converters import for_evaluation_only
