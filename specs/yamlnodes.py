@@ -86,6 +86,7 @@ def _read_plain(text: str) -> Any:
     if _FORBIDDEN.search(text):
         raise UnusualError
     event: Callable[[], Any] = LOADER(text).get_event
+    keys: dict[str, str] = {}  # those that are strings without quotes: most occur often
     scalar_event, mapping_start, mapping_end, sequence_start, sequence_end = (
         *(yaml.ScalarEvent, yaml.MappingStartEvent, yaml.MappingEndEvent),
         *(yaml.SequenceStartEvent, yaml.SequenceEndEvent),
@@ -103,7 +104,7 @@ def _read_plain(text: str) -> Any:
         kind = type(start)
         if kind is scalar_event:
             return scalar(start)
-        if kind not in (mapping_start, sequence_start) or depth > MAX_DEPTH:
+        if kind not in (mapping_start, sequence_start) or depth >= MAX_DEPTH:
             raise UnusualError
         if start.anchor is not None or start.tag is not None:
             raise UnusualError
@@ -114,8 +115,18 @@ def _read_plain(text: str) -> Any:
             return items
         entries: dict[str, Any] = {}
         while type(key := event()) is not mapping_end:
-            name = scalar(key) if type(key) is scalar_event else None
-            if type(name) is not str or name in entries or name == "<<":
+            if type(key) is not scalar_event:
+                raise UnusualError
+            name = keys.get(key.value)
+            if name is None:
+                name = scalar(key)
+                if type(name) is not str or name == "<<":
+                    raise UnusualError
+                if not key.style:
+                    keys[name] = name
+            elif key.anchor is not None or key.tag is not None:
+                raise UnusualError
+            if name in entries:
                 raise UnusualError
             below = event()
             entries[name] = scalar(below) if type(below) is scalar_event else value(below, depth + 1)

@@ -405,7 +405,17 @@ def test_what_is_read_without_places_is_what_is_read_with_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "# nothing", "a: 1\n---\nb: 1", "a: 1\na: 2", "1: a", "<<: {}", "a: .inf"]
+    "text",
+    [
+        "",
+        "# nothing",
+        "a: 1\n---\nb: 1",
+        "a: 1\na: 2",
+        "1: a",
+        "<<: {}",
+        "a: .inf",
+        f"a: {100 * '['}{100 * ']'}",
+    ],
 )
 @pytest.mark.parametrize("more", ["", "\nb: &x 1", "\nb: !!str 1", "\nb: [", "\nb: \x07"])
 def test_what_is_wrong_is_never_read_without_places(text: str, more: str) -> None:
