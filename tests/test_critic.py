@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harnessrl.agents.evolver import critic as critic_module
-from harnessrl.agents.evolver.critic import Critic, StalePolicyError, UnmeasurableError, Verdict
+from harnessrl.agents.evolver import trial
+from harnessrl.agents.evolver.critic import Critic, StalePolicyError, Verdict
 from harnessrl.agents.evolver.decision import Guard, Outcome, Replicates, Seen, accept_on_all
 from harnessrl.agents.evolver.evidence import Memory
+from harnessrl.agents.evolver.trial import UnmeasurableError
 from harnessrl.agents.policy import Request
 from harnessrl.agents.scoring.scorer import Scorer
 from harnessrl.agents.usage import CountedPolicy, Purpose, Usage
@@ -834,8 +835,8 @@ def test_a_rollout_and_its_bootstrap_copy_are_no_pair_of_p_either(tmp_path: Path
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A coarser bootstrap, for simulations of many candidates."""
-    monkeypatch.setattr(critic_module, "REPLICATES", 120)
-    monkeypatch.setattr(critic_module, "GROUPS", 8)
+    monkeypatch.setattr(trial, "REPLICATES", 120)
+    monkeypatch.setattr(trial, "GROUPS", 8)
 
 
 def coins(request: Request, rng: np.random.Generator) -> str:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import scripted
-from harnessrl.agents.evolver.critic import Critic, UnmeasurableError
+from harnessrl.agents.evolver.critic import Critic
+from harnessrl.agents.evolver.trial import UnmeasurableError
 from harnessrl.agents.roles.client import Role
 from harnessrl.agents.scoring.audit import KNOWN_ORDERS, audit
 from harnessrl.agents.scoring.diagnosis import (
