@@ -6,7 +6,6 @@ recipe, and options of the command line. Every value keeps the place where it wa
 
 from __future__ import annotations
 
-import difflib
 import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,12 +18,10 @@ from pydantic import BaseModel
 
 from .errors import (
     COMMAND_LINE,
-    Entry,
     Node,
     Problem,
     SpecError,
     Steps,
-    describe,
     did_you_mean,
     dotted,
     placed,
@@ -32,11 +29,12 @@ from .errors import (
 )
 from .faults import Fault
 from .harnessfile import HarnessFile
+from .layers import merge, no_file, read_chain, read_file
 from .mix import MixSpec
 from .schema import Judge, RunSpec
 from .tasks import PluginFault, TaskFile
 from .updates import Update, UpdateFile
-from .yamlnodes import dump_yaml, from_data, read, read_plain
+from .yamlnodes import dump_yaml, from_data, read_plain
 
 __all__ = [
     "LoadedSpec",
@@ -57,9 +55,6 @@ __all__ = [
 M = TypeVar("M", bound=BaseModel)
 RECIPES = Path(__file__).parent / "recipes"
 DEFAULT_RECIPE = "harnessrl"
-YAML = (".yaml", ".yml")
-#: Suffixes of files of rows, which people take for specs.
-ROWS = (".jsonl", ".parquet", ".csv")
 #: Where a spec may name a template of its own.
 TEMPLATES: tuple[Steps, ...] = (
     ("evolver", "attribute", "prompt"),
@@ -97,18 +92,18 @@ def load_run_spec(
     recipe and the overrides; task files must exist but are not read.
     """
     problems: list[Problem] = []
-    source, whole = _read_chain(path, problems)
+    source, whole = read_chain(path, problems)
     if recipe is not None:
         names = sorted(file.stem for file in RECIPES.glob("*.yaml"))
         if recipe in names:
-            layer, _ = _read_chain(RECIPES / f"{recipe}.yaml", problems)
-            source = _merge(source, layer, place=source)
+            layer, _ = read_chain(RECIPES / f"{recipe}.yaml", problems)
+            source = merge(source, layer, place=source)
         else:
             message = f"there is no recipe {recipe}{did_you_mean(recipe, names)}"
             message += f"; available: {', '.join(names)}"
             problems.append(Problem(COMMAND_LINE, 0, 0, "recipe", message))
     if overrides:
-        source = _merge(source, from_data(overrides, problems), place=source)
+        source = merge(source, from_data(overrides, problems), place=source)
     for steps in TEMPLATES:
         _make_absolute(source, steps, problems)
     _make_policy_absolute(source)
@@ -153,13 +148,13 @@ def places(path: Path, faults: Iterable[Fault], above: Steps = ()) -> list[Probl
 
     The file is read once more: places are not kept, since most files have no faults.
     """
-    source = _read_file(path, []) or Node(str(path), 1, 1, None)
+    source = read_file(path, []) or Node(str(path), 1, 1, None)
     return _in_order([placed(source, above, fault) for fault in faults], path)
 
 
 def task_places(path: Path, faults: Mapping[str, Fault]) -> list[Problem]:
     """Faults of tasks in a YAML task file by the ids of these."""
-    source = _read_file(path, []) or Node(str(path), 1, 1, None)
+    source = read_file(path, []) or Node(str(path), 1, 1, None)
     found = {
         str(name.value): placed(source, (section, i), faults[str(name.value)])
         for section in ("train", "held_out", "validation")
@@ -202,7 +197,7 @@ def _load(
     """A file as a `model`; `before` and `after` its validation more may be done with the nodes."""
     problems: list[Problem] = []
     with collector_paused():
-        source = _read_file(path, problems)
+        source = read_file(path, problems)
         if source is None:
             raise SpecError(problems)
         before(source, problems)
@@ -224,131 +219,6 @@ def _in_order(problems: list[Problem], first: Path) -> list[Problem]:
     files = list(dict.fromkeys([str(first), *(p.file for p in problems)]))
     files.sort(key=lambda file: file == COMMAND_LINE)
     return sorted(distinct.values(), key=lambda p: (files.index(p.file), p.line, p.column))
-
-
-# --- files --------------------------------------------------------------------------------------
-
-
-def _read_file(path: Path, problems: list[Problem]) -> Node | None:
-    """The mapping in a YAML file, or None. What is wrong with the file goes to `problems`."""
-    file = str(path)
-    if path.suffix in ROWS and path.is_file():
-        message = (
-            f"a {path.suffix} file holds rows of data (`harnessrl data` looks at it); this takes YAML"
-        )
-        problems.append(Problem(file, 1, 1, "", message))
-        return None
-    try:
-        text = path.read_bytes().decode("utf-8")
-        root, found = read(text.removeprefix("\ufeff"), file)
-    except FileNotFoundError:
-        message = f"the file does not exist{_similar_file(path)}"
-    except IsADirectoryError:
-        message = "this is a folder, not a file"
-    except UnicodeDecodeError as error:
-        message = f"not UTF-8 text: {error.reason} at byte {error.start + 1}"
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        message = f"the file cannot be read: {getattr(error, 'strerror', None) or error}"
-    except SpecError as error:
-        problems += error.problems
-        return None
-    else:
-        problems += found
-        if isinstance(root.value, dict):
-            return root
-        if root.value is None:
-            message = "the file is empty"
-        else:
-            message = f"the file must hold a mapping (key: value), not {describe(root)}"
-    problems.append(Problem(file, 1, 1, "", message))
-    return None
-
-
-def _no_file(name: Node, path: Path) -> str:
-    """What is wrong with a `name` that leads to `path`, where there is no file."""
-    if name.value == "":
-        return "must be the path of a file, not empty"
-    if os.path.isdir(path):
-        inside = [file for file in ("train.jsonl", "held_out.jsonl") if os.path.isfile(path / file)]
-        names = ", ".join(f"{path.name}/{file}" for file in inside)
-        hint = f"; name its files: {names}" if names else ""
-        return f"{describe(name)} is a folder, not a file{hint}"
-    return f"{describe(name)} does not exist{_similar_file(path, name.file)}"
-
-
-def _similar_file(path: Path, named_in: str = "") -> str:
-    """Another file of its kind that `path` was probably meant to be; never the one that names it."""
-    kinds = YAML if path.suffix in YAML else (path.suffix,)
-    try:
-        there = [
-            file for file in sorted(path.parent.iterdir()) if file.suffix in kinds and file.is_file()
-        ]
-    except (OSError, ValueError):
-        return ""
-    own = Path(named_in).name if named_in and Path(named_in).parent == path.parent else ""
-    # By their stems: the same suffix would make any two names alike.
-    by_stem = {file.stem: file.name for file in there if file.name != own}
-    stem = next(iter(difflib.get_close_matches(path.stem, by_stem, n=1, cutoff=0.75)), None)
-    return f" (did you mean {by_stem[stem]}?)" if stem else ""
-
-
-def _read_chain(path: Path, problems: list[Problem]) -> tuple[Node, bool]:
-    """The file at `path` over those it `extends`; False if the chain breaks off with a problem.
-
-    Raises `SpecError` if the first file cannot be read.
-    """
-    merged = _read_file(path, problems)
-    if merged is None:
-        raise SpecError(problems)
-    chain = [path]
-    target = _take_extends(merged)
-    while target is not None:
-        if not isinstance(target.value, str):
-            message = f"must be the path of another spec, not {describe(target)}"
-            problems.append(target.problem(("extends",), message))
-            return merged, False
-        file = chain[-1].parent / target.value
-        if not os.path.isfile(file):
-            problems.append(target.problem(("extends",), _no_file(target, file)))
-            return merged, False
-        chain.append(file)
-        if any(os.path.samefile(file, earlier) for earlier in chain[:-1]):
-            message = f"the chain is a circle: {' -> '.join(str(file) for file in chain)}"
-            problems.append(target.problem(("extends",), message))
-            return merged, False
-        parent = _read_file(file, problems)
-        if parent is None:
-            return merged, False
-        target = _take_extends(parent)
-        merged = _merge(parent, merged, place=merged)
-    return merged, True
-
-
-def _take_extends(root: Node) -> Node | None:
-    """The value of the key `extends`, which says how to read a file and is no part of the spec."""
-    entry = root.value.pop("extends", None) if isinstance(root.value, dict) else None
-    return entry.value if entry else None
-
-
-def _merge(low: Node, high: Node, place: Node) -> Node:
-    """`high` over `low`: mappings of one `kind` key by key, everything else replaced whole.
-
-    A merged mapping stands where `place` (one of the two) does: there its missing keys are missed.
-    """
-    if not (isinstance(low.value, dict) and isinstance(high.value, dict)):
-        return high
-    kinds = [node.get("kind") for node in (low, high)]
-    if all(kinds) and len({kind.value for kind in kinds if kind and isinstance(kind.value, str)}) == 2:
-        return high  # another kind of thing: the keys of the one mean nothing to the other
-    entries = dict(low.value)
-    for name, entry in high.value.items():
-        below = entries.get(name)
-        if below is None:
-            entries[name] = entry
-        else:
-            at = below if place is low else entry
-            entries[name] = Entry(at.key, _merge(below.value, entry.value, place=at.value))
-    return Node(place.file, place.line, place.column, entries, bad=low.bad or high.bad)
 
 
 def _items(node: Node | None) -> Iterator[tuple[int, Node]]:
@@ -374,7 +244,7 @@ def _existing(item: Node | None, path: Steps, problems: list[Problem]) -> Path |
     file = folder / item.value
     if os.path.isfile(file):
         return file.resolve()
-    problems.append(item.problem(path, _no_file(item, file)))
+    problems.append(item.problem(path, no_file(item, file)))
     return None
 
 
