@@ -2,6 +2,6 @@
 
 from .check import check_templates
 from .inert import WORD_JOINER
-from .rendering import fullest_prompt, guided_prompt, render
+from .rendering import fingerprint, fullest_prompt, guided_prompt, render
 
-__all__ = ["WORD_JOINER", "check_templates", "fullest_prompt", "guided_prompt", "render"]
+__all__ = ["WORD_JOINER", "check_templates", "fingerprint", "fullest_prompt", "guided_prompt", "render"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from functools import lru_cache
+from importlib import resources
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -48,6 +50,18 @@ def render(name: str, own: str | None = None, **values: object) -> str:
     """
     template = environment().get_template(f"{name}.md") if own is None else _own(own)
     return template.render(**values).strip()
+
+
+def fingerprint(name: str, own: str | None = None) -> str:
+    """Changes with the template that `render` takes: an answer to other words is no answer to these.
+
+    Raises `OSError`.
+    """
+    if own is None:
+        text = resources.files(__package__).joinpath(f"{name}.md").read_text(encoding="utf-8")
+    else:
+        text = Path(own).read_text(encoding="utf-8")
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 @lru_cache(maxsize=8)

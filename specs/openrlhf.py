@@ -223,6 +223,9 @@ class OpenrlhfEngine(GrpoEngine, Checked):
             yield fault(told, ("vllm", "tensor_parallel"), ("gpus_per_node",))
             return
         rollout = self.engines * size
+        if self.colocate and self.deepspeed.zero_stage == 0:
+            told = "with colocate the optimizer makes room for vLLM, which stage 0 cannot: use 1, 2 or 3"
+            yield fault(told, ("deepspeed", "zero_stage"), ("colocate",))
         if self.colocate:
             if rollout != self.gpus:
                 told = (

@@ -18,6 +18,7 @@ from harnessrl.agents.evolver.decision import Outcome
 from harnessrl.agents.evolver.evolver import Evolver
 from harnessrl.agents.evolver.graph import build_graph
 from harnessrl.agents.evolver.llm import LlmProposer
+from harnessrl.agents.evolver.preflight import TASK as TASK_OF_PREFLIGHT
 from harnessrl.agents.evolver.proposers import Case, Catalogue, Proposer
 from harnessrl.agents.roles.client import Role
 from harnessrl.agents.usage import Usage
@@ -494,6 +495,10 @@ ADDS = {
 }
 
 
+(ONLY,) = TASK_OF_PREFLIGHT.rubric
+REVERSED = Reply(json.dumps({"rationale": "x", "op": "reweight", "criterion_id": ONLY.id, "points": -1}))
+
+
 def preflight(folder: Path, answer: Callable[[Body], Reply], nodes: str) -> tuple[Any, list[Body]]:
     with ScriptedEndpoint(answer) as endpoint:
         spec = folder / "mine.yaml"
@@ -530,6 +535,7 @@ def test_a_good_evolver_passes_the_preflight(nodes: str, asked: list[str], tmp_p
         (Reply("Add a criterion about air."), "the evolver's proposal is not valid"),
         (Reply(json.dumps({"rationale": "x", "op": "mount", "lines": ["air"]})), "mount changes g"),
         (Reply(json.dumps({**ADDS, "criterion": {"text": "x", "points": 1}})), "breaks a rule"),
+        (REVERSED, "allowed: the same sign, not 0"),
         (Reply(status=500), "no answer"),
     ],
 )

@@ -236,11 +236,13 @@ def test_an_axis_may_stand_in_a_mapping_of_tags(tmp_path: Path) -> None:
     assert done.exit_code == 0 and "length: 1.00 met of 1" in done.output
 
 
-@pytest.mark.parametrize("how", ["itself", "another path", "link", "hard link", "judge"])
+@pytest.mark.parametrize("how", ["itself", "another path", "link", "hard link", "judge", "template"])
 def test_verdicts_are_never_written_over_what_is_read(how: str, tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", in_words("a"))
     with ScriptedEndpoint(lambda body: verdict(True)) as endpoint:
-        judge = judge_file(tmp_path / "j.yaml", endpoint)
+        template = tmp_path / "own.md"
+        template.write_text("{{ prompt }} {{ response }} {{ criterion }} {{ fence }}")
+        judge = judge_file(tmp_path / "j.yaml", endpoint, prompt="own.md")
         out = tmp_path / "out.jsonl"
         if how == "itself":
             out = path
@@ -252,11 +254,62 @@ def test_verdicts_are_never_written_over_what_is_read(how: str, tmp_path: Path) 
         elif how == "hard link":
             out.hardlink_to(path)
         else:
-            out = judge
+            out = judge if how == "judge" else template
         before = out.read_bytes()
         done = tiny.invoke("judge", path, "--judge", judge, "--out", out)
         assert done.exit_code == 2 and "would be written over" in done.output
         assert out.read_bytes() == before and not endpoint.bodies
+
+
+def test_an_out_that_is_the_judges_own_folder_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", in_words("a"))
+    with ScriptedEndpoint(lambda body: verdict(True)) as endpoint:
+        judge = judge_file(tmp_path / "j.yaml", endpoint)
+        done = tiny.invoke("judge", path, "--judge", judge, "--out", tmp_path / "x.cache")
+        assert done.exit_code == 2 and "use another name" in done.output, done.output
+        assert not endpoint.bodies and not (tmp_path / "x.cache").exists()
+
+
+def test_another_template_is_another_judge(tmp_path: Path) -> None:
+    """Also where nothing shows of it before a response is put in."""
+    path = write(tmp_path / "rows.jsonl", in_words("a"))
+    own = tmp_path / "own.md"
+    with ScriptedEndpoint(lambda body: verdict(True)) as endpoint:
+        judge = judge_file(tmp_path / "j.yaml", endpoint, prompt="own.md")
+        for n, said in enumerate(["{{ response }}", "{{ response | upper }}"], 1):
+            own.write_text(f"{{{{ fence }}}} {{{{ prompt }}}} {said} {{{{ criterion }}}}")
+            for _ in range(2):
+                assert tiny.invoke("judge", path, "--judge", judge).exit_code == 0
+                assert len(endpoint.bodies) == n
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"rubric": []}, "the rubric is no list of criteria"),
+        ({"rubric": [{"text": "", "points": 1}]}, "text: String should have at least 1 character"),
+        ({"rubric": [{"text": "a", "points": 1, "chek": {}}]}, "chek: Extra inputs are not permitted"),
+        ({"prompt": None}, "the prompt is neither text nor chat messages"),
+        ({"prompt": [{"role": "user", "content": None}]}, "the content of a chat message is no text"),
+        (
+            {"prompt": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "the content of a chat message is no text",
+        ),
+    ],
+)
+def test_a_row_that_is_none_says_why(row: dict[str, Any], told: str, tmp_path: Path) -> None:
+    whole = {"prompt": "Say.", "response": "one two three", "rubric": [WORDS]}
+    done = tiny.invoke("judge", write(tmp_path / "rows.jsonl", whole, whole | row))
+    assert done.exit_code == 2 and "rows.jsonl:2:1: " in done.output and told in done.output, done.output
+
+
+def test_a_message_in_parts_is_their_text(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "First."}, {"type": "text", "text": "Second."}]
+    row = in_words("a") | {"prompt": [{"role": "user", "content": parts}]}
+    with ScriptedEndpoint(lambda body: verdict(True)) as endpoint:
+        judge = judge_file(tmp_path / "j.yaml", endpoint)
+        assert tiny.invoke("judge", write(tmp_path / "r.jsonl", row), "--judge", judge).exit_code == 0
+        assert "First.\n\nSecond." in question(endpoint.bodies[0])
 
 
 def test_an_out_that_is_no_file_is_refused(tmp_path: Path) -> None:

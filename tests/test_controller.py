@@ -202,8 +202,10 @@ def test_submitting_again_changes_nothing(world: World) -> None:
     world.controller.slots.submit(samples)
     before = world.controller.slots.advantages(0)
     calls = dict(world.usage.judge_calls)
+    assert world.controller.slots.submit(samples) == 0
     other = [Submission(s.step, s.slot, s.sample, Sample("z", (9,), False)) for s in samples]
-    world.controller.slots.submit(other)
+    with pytest.raises(ClaimError, match="another response was handed in"):
+        world.controller.slots.submit(other)
     assert np.array_equal(world.controller.slots.advantages(0), before)
     assert world.usage.judge_calls == calls  # nothing was judged twice
     world.controller.step_done(0, STATS)

@@ -330,11 +330,13 @@ def test_claims_carry_what_the_chat_template_is_told(tmp_path: Path, tiny_model:
     ]  # fmt: skip
 
 
-def test_duplicates_change_nothing_and_the_first_counts(service: Service) -> None:
+def test_duplicates_change_nothing_and_another_response_is_refused(service: Service) -> None:
+    """Training on that one with the first one's advantage would be wrong, and nobody would see it."""
     service.roll_out(0, but=((0, 0),))
     service.claim(0, 0, 0)
     service.submit(0, 0, 0, "the first of two")
-    service.submit(0, 0, 0, "another one, later")
+    service.submit(0, 0, 0, "the first of two")
+    service.submit(0, 0, 0, "another one, later", expect=409)
     service.ask("GET", "/v1/steps/0/advantages")
     service.ask("POST", "/v1/steps/0/done", REPORT)
     service.ask("POST", "/v1/steps/0/done", REPORT)
@@ -354,6 +356,8 @@ def test_what_makes_no_sense_is_refused(service: Service) -> None:
     service.claim(0, 0, -1, expect=422)
     service.ask("POST", "/v1/claim", {"step": 0, "slot": 0, "sample": 0, "more": 1}, expect=422)
     service.ask("POST", "/v1/steps/1/done", REPORT, expect=409)
+    service.ask("POST", "/v1/steps/0/done", REPORT, expect=409)  # its rollouts are out
+    service.ask("POST", "/v1/steps/-1/done", REPORT, expect=422)
     service.ask("POST", "/v1/steps/3/saved", {"path": "x", "tag": "y"}, expect=409)
     service.take(0)
     service.claim(0, 0, 0, expect=409)

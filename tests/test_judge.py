@@ -141,7 +141,6 @@ NO_VERDICTS: dict[str, tuple[Reply | str, str]] = {
     "blanks": (" \n\n ", "said nothing"),
     "an empty fence": ("```json\n\n```", "said nothing"),
     "no content": (Reply(None), "said nothing"),
-    "no choice": (Reply(raw=b'{"choices": []}'), "said nothing"),
     "reasoning alone": (Reply("", reasoning=YES), "said nothing"),
     "reasoning up to the limit": (Reply("", reasoning=YES, finish="length"), "ran out of tokens"),
     "a thought that is cut off where it quotes": (

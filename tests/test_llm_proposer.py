@@ -551,6 +551,13 @@ UNUSABLE: dict[str, tuple[Reply, str]] = {
         "a control character (U+202E)",
     ),
     "... without a width, in a line": (says("mount", lines=["a\u200bb"]), "a control character (U+200B)"),
+    "... or of an end of a line": (says("mount", lines=["a\u2028b"]), "a control character (U+2028)"),
+    "... or of a mark that nobody sees": (
+        says("add", criterion=as_said("b") | {"text": "a\U000e0100b"}),
+        "a control character (U+E0100)",
+    ),
+    "blanks": (says("add", criterion=as_said("b") | {"text": "   "}), "a criterion without a text"),
+    "a blank line": (says("mount", lines=["a", " "]), "a line without a text"),
     "a long term": (says("add", criterion=mentioning(LONG)), "a text of 301 characters"),
     "a gate in a part": (
         says("split", criterion_id=ALPHA.id, criteria=[as_said("b"), as_said("c") | {"gate": 0.0}]),

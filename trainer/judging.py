@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from ..agents.scoring.checks import Verdict
+from ..agents.scoring.plugins import fault
 from ..agents.scoring.reward import dataset_mean
 from ..specs.errors import Problem, SpecError
 from ..specs.tasks import Criterion, Task
@@ -99,11 +100,16 @@ def read_responses(path: Path) -> list[ResponseRow]:
 
 
 def _row(row: dict[str, Any], path: Path, number: int) -> ResponseRow:
-    entries = row.get("rubric") or row.get("rubrics") or row["reward_model"]["rubrics"]
+    if "rubric" in row or "rubrics" in row:
+        entries = row["rubric"] if "rubric" in row else row["rubrics"]
+    else:
+        entries = row["reward_model"]["rubrics"]
+    if not isinstance(entries, list) or not entries:
+        raise ValueError("the rubric is no list of criteria")
     response = row["response"] if "response" in row else row["completion"]
     if not isinstance(response, str):
         raise ValueError("the response is not a string")
-    rubric = tuple(read_criterion(entry) for entry in entries)
+    rubric = tuple(map(_criterion, entries))
     name = str(row.get("id") or row.get("prompt_id") or f"{path.stem}-{number}")
     task = Task(
         id=f"row-{number}",
@@ -112,6 +118,13 @@ def _row(row: dict[str, Any], path: Path, number: int) -> ResponseRow:
         rubric=tuple({criterion.id: criterion for criterion in rubric}.values()),
     )
     return ResponseRow(name, task, rubric, response, tuple(map(_axis, rubric)))
+
+
+def _criterion(entry: Any) -> Criterion:
+    """In this project's own words (with a `text`) a key that there is not is a mistake."""
+    if isinstance(entry, dict) and "text" in entry and "criterion" not in entry:
+        return Criterion.model_validate(entry, context=fault)
+    return read_criterion(entry)
 
 
 def _axis(criterion: Criterion) -> str:
@@ -123,9 +136,21 @@ def _text(prompt: Any) -> str:
     """A prompt as one text; of several messages each is named by its role."""
     if isinstance(prompt, str):
         return prompt
+    if not isinstance(prompt, list) or not prompt:
+        raise ValueError("the prompt is neither text nor chat messages")
     if len(prompt) == 1:
-        return str(prompt[0]["content"])
-    return "\n\n".join(f"{message['role']}: {message['content']}" for message in prompt)
+        return _said(prompt[0])
+    return "\n\n".join(f"{message['role']}: {_said(message)}" for message in prompt)
+
+
+def _said(message: Any) -> str:
+    """The text of a chat message, which may stand in parts of the type `text`."""
+    content = message["content"]
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    texts = [part["text"] for part in parts if part["type"] == "text" and isinstance(part["text"], str)]
+    if not texts or len(texts) < len(parts):
+        raise ValueError("the content of a chat message is no text")
+    return "\n\n".join(texts)
 
 
 def score(

@@ -90,7 +90,7 @@ class Slots:
     def submit(self, samples: Sequence[Submission]) -> int:
         """Take rollouts in; judge each group as soon as it is complete. Says how many were new.
 
-        Raises `ClaimError` for a slot or sample that was not claimed.
+        Raises `ClaimError` for a slot or sample that was not claimed, or that has another response.
         """
         new = 0
         for s in samples:
@@ -103,7 +103,11 @@ class Slots:
             if group is None or not claimed or not 0 <= s.sample < len(group.claim.requests):
                 raise ClaimError(f"step {s.step}, slot {s.slot}, sample {s.sample}: not claimed")
             new += s.sample not in group.responses
-            group.responses.setdefault(s.sample, s.response)
+            if group.responses.setdefault(s.sample, s.response) != s.response:
+                raise ClaimError(
+                    f"step {s.step}, slot {s.slot}, sample {s.sample}: another response was handed in "
+                    "already; two trainers of one run?"
+                )
             if group.judged is None and group.complete:
                 group.judged = self.judge(partial(self._judge, group))
         return new

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import regex
 from pydantic import BaseModel, ConfigDict
 
 from ...memory.rollouts import Rollout
@@ -27,7 +27,8 @@ from .proposers import BOOST_FACTOR, Case, NoCandidate, Unusable, content_key
 MAX_PARTS = 8  # lines of guidance, or criteria of a split
 MAX_CRITERION = 2000  # characters of a whole criterion in JSON, its check included
 CRITERION = ("text", "points", "check")  # what the model says of a criterion
-JOINERS = "\u200c\u200d"  # without a glyph, and yet letters and emoji need them
+#: Controls, separators of lines, and what has no width, less what letters and emoji need.
+UNSEEN = regex.compile(r"[[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{DI}]--[\u200c\u200d\ufe0e\ufe0f]]", regex.V1)
 
 #: Every op, and what the model says of it beside `op` and `rationale`. The rest is the run's: the task,
 #: the share of rollouts that carry guidance, the factor of a boost.
@@ -218,6 +219,8 @@ def _broken_rule(update: Update, offered: Sequence[Interface], case: Case, spec:
     if len(criteria) > MAX_PARTS:
         return f"{len(criteria)} criteria; allowed: {MAX_PARTS}"
     for criterion in criteria:
+        if not criterion.text.strip():
+            return "a criterion without a text"
         texts = _texts(criterion.model_dump(mode="json"))
         if broken := next((b for text in texts if (b := _broken_text("a criterion", text))), None):
             return broken
@@ -230,6 +233,8 @@ def _broken_rule(update: Update, offered: Sequence[Interface], case: Case, spec:
     if update.op in ("mount", "edit") and update.lines != "rubric":
         if len(update.lines) > MAX_PARTS:
             return f"{len(update.lines)} lines of guidance; allowed: {MAX_PARTS}"
+        if not all(line.strip() for line in update.lines):
+            return "a line without a text"
         return next((b for line in update.lines if (b := _broken_text("a line", line))), None)
     return None
 
@@ -249,12 +254,11 @@ def _texts(value: Any) -> Iterator[str]:
 
 def _broken_text(what: str, text: str) -> str | None:
     """Text of the model that the harness keeps is short, and holds nothing that a terminal obeys or that
-    reads otherwise than it is (Cf: what turns the direction around, or has no width)."""
+    reads otherwise than it is: what turns the direction around, ends a line, or has no width."""
     if len(text) > MAX_TEXT:
         return f"{what} with a text of {len(text)} characters; allowed: {MAX_TEXT}"
-    for character in text:
-        if unicodedata.category(character) in ("Cc", "Cf") and character not in JOINERS:
-            return f"{what} with a control character (U+{ord(character):04X})"
+    if found := UNSEEN.search(text):
+        return f"{what} with a control character (U+{ord(found[0]):04X})"
     return None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ...memory.records import Diagnosis
 from ...memory.rollouts import Rollout
-from ...specs.harness import HarnessState
+from ...specs.harness import HarnessState, misfits
 from ...specs.schema import RunSpec
 from ...specs.tasks import Criterion, MentionsCheck, TrainTask
 from ...specs.updates import describe
@@ -92,4 +92,6 @@ def look_at_evolver(role: Role, spec: RunSpec) -> Iterator[Finding]:
         if isinstance(update, NoCandidate):
             yield Finding(f"{called(role)} proposal", isinstance(update, Declined), update.reason)
         else:
-            yield Finding(f"{called(role)} proposal", True, describe(update, TASK.rubric))
+            wrong = next((misfit.message for misfit in misfits(CASE.harness, update)), None)
+            told = wrong or describe(update, TASK.rubric)
+            yield Finding(f"{called(role)} proposal", wrong is None, told)

@@ -218,6 +218,9 @@ class Role:
         except TimeoutError:
             self.replicas.failed(replica)
             raise NoReplyError("timed out") from None
+        except NoReplyError:
+            self.replicas.failed(replica)
+            raise
         except Exception as error:  # the client leaves it to us what a reply is made of
             self.replicas.failed(replica)
             raise NoReplyError(f"sent no chat completion ({type(error).__name__})") from error
@@ -289,6 +292,7 @@ def _client(spec: Endpoint, base_url: str) -> AsyncOpenAI:
         model=spec.model,
         base_url=base_url,
         api_key=SecretStr(key),
+        openai_proxy="",  # not OPENAI_PROXY, which goes with none but its own HTTP client
         timeout=spec.timeout,
         # langchain-openai shares one HTTP client among all chat models of an address, over event loops
         # and after it was closed; each role has its own.

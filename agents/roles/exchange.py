@@ -8,7 +8,9 @@ from typing import Any
 
 from openai.types.chat import ChatCompletion
 
+from ...specs.printable import short_line
 from ...specs.schema import Endpoint
+from .faults import NoReplyError
 
 
 @dataclass(frozen=True)
@@ -65,16 +67,23 @@ def _sendable(text: str) -> str:
 
 
 def read_reply(reply: ChatCompletion, question: Question, seconds: float, base_url: str) -> Answer:
-    """What a reply holds. The client does not look at its types, so any error may come of it."""
-    choice = reply.choices[0] if reply.choices else None
-    text = choice.message.content if choice else None
+    """What a reply holds. The client does not look at its types, so any error may come of it.
+
+    Raises `NoReplyError` for one that holds no completion, with the server's word on it.
+    """
+    if not reply.choices:
+        error = getattr(reply, "error", None)
+        said = error.get("message") if isinstance(error, dict) else error
+        raise NoReplyError(f"sent no chat completion{f': {short_line(str(said))}' if said else ''}")
+    choice = reply.choices[0]
+    text = choice.message.content
     if not isinstance(text, str | None):
         raise TypeError("the content is no text")
     used = reply.usage
     return Answer(
         question=question,
         text=text or "",
-        finish=str(choice.finish_reason) if choice else "no choice",
+        finish=str(choice.finish_reason),
         tokens_in=int(used.prompt_tokens or 0) if used else 0,
         tokens_out=int(used.completion_tokens or 0) if used else 0,
         seconds=seconds,

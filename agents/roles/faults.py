@@ -42,11 +42,11 @@ def retry_after(error: BaseException) -> float | None:
     except ValueError:
         try:
             until = parsedate_to_datetime(said)
-        except ValueError:
+            # A date without a zone is in UTC, as HTTP's are.
+            until = until if until.tzinfo else until.replace(tzinfo=UTC)
+            seconds = (until - datetime.now(UTC)).total_seconds()
+        except (ValueError, OverflowError):
             return None
-        # A date without a zone is in UTC, as HTTP's are.
-        until = until if until.tzinfo else until.replace(tzinfo=UTC)
-        seconds = (until - datetime.now(UTC)).total_seconds()
     return None if math.isnan(seconds) else min(max(seconds, 0.0), MAX_RETRY_AFTER)
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ...prompts import render
+from ...prompts import fingerprint, render
 from ...specs.schema import Oracle as OracleSpec
 from ..roles.client import Answer, NoAnswer, Question, Role
 from ..roles.reading import answer_alone, read_json
@@ -89,7 +89,7 @@ class Examiner:
         self.role = role
         self.spec = spec
         self.cache = cache
-        self._words = _words(spec)
+        self._words = fingerprint("grade" if spec.kind == "reference" else "compare", spec.prompt)
         self._spending = threading.Lock()
         self.left = spec.budget - sum(used.calls for used in role.usage.values())
         """Questions that may still be asked in this run."""
@@ -104,24 +104,36 @@ class Examiner:
         if self.cache is not None and not anew:
             opinions = {key: Opinion(value) for key, value in self.cache.get(list({*hashes})).items()}
         wanted = {k: item for k, item in zip(hashes, items, strict=True) if k not in opinions}
-        asked = list(wanted)
         for _ in range(1 + ASK_AGAIN):
             if not self._may_spend(len(wanted)):
                 cause = f"oracle.budget {self.spec.budget} has no room for it"
                 opinions |= {key: Opinion(None, cause) for key in wanted if key not in opinions}
                 break
-            answers = self.role.ask([self._question(item) for item in wanted.values()], purpose)
-            again = {}
-            for (key, item), answer in zip(wanted.items(), answers, strict=True):
-                opinions[key] = _read(answer, isinstance(item, Pair))
-                # Asking again helps against a garbled answer, not against a dead endpoint.
-                if isinstance(answer, Answer) and opinions[key].value is None:
-                    again[key] = item
-            wanted = again
-        if self.cache is not None:
-            found = [(key, opinions[key].value) for key in asked]
-            self.cache.put((key, value) for key, value in found if value is not None)
+            answers, found = self._asked(wanted, purpose)
+            opinions |= found
+            # Asking again helps against a garbled answer, not against a dead endpoint.
+            wanted = {
+                key: item
+                for (key, item), answer in zip(wanted.items(), answers, strict=True)
+                if isinstance(answer, Answer) and found[key].value is None
+            }
         return [opinions[key] for key in hashes]
+
+    def _asked(
+        self, wanted: Mapping[bytes, Pair | Graded], purpose: str
+    ) -> tuple[list[Answer | NoAnswer], dict[bytes, Opinion]]:
+        """The answers and what they say, kept as they come: one may be stopped."""
+        items = list(wanted.items())
+        found: dict[bytes, Opinion] = {}
+
+        def heard(n: int, answer: Answer | NoAnswer) -> None:
+            key, item = items[n]
+            found[key] = opinion = _read(answer, isinstance(item, Pair))
+            if self.cache is not None and opinion.value is not None:
+                self.cache.put([(key, opinion.value)])
+
+        answers = self.role.ask([self._question(item) for _, item in items], purpose, heard)
+        return answers, found
 
     def _may_spend(self, questions: int) -> bool:
         with self._spending:
@@ -190,12 +202,3 @@ def _read(answer: Answer | NoAnswer, is_pair: bool) -> Opinion:
         kind = "comparison" if is_pair else "grade"
         cut = " (cut off)" if answer.finish == "length" else ""
         return Opinion(None, f"the oracle's answer is no {kind}{cut}: {text[:80]!r}")
-
-
-def _words(spec: OracleSpec) -> str:
-    """Changes with the prompt, so that answers given under other words are not taken over."""
-    if spec.kind == "reference":
-        text = render("grade", spec.prompt, fence="", prompt="", reference="", response="")
-    else:
-        text = render("compare", spec.prompt, fence="", prompt="", first="", second="")
-    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -7,7 +7,6 @@ is never evidence.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import unicodedata
@@ -19,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from ...prompts import WORD_JOINER, render
+from ...prompts import WORD_JOINER, fingerprint, render
 from ...specs.schema import Judge as JudgeSpec
 from ...specs.tasks import Check, PluginCheck
 from ..roles.client import Answer, NoAnswer, Question
@@ -189,17 +188,10 @@ def _folded(text: str) -> tuple[str, list[int]]:
 
 def _hash(spec: JudgeSpec, one: Extract) -> bytes:
     """What a verdict hangs on. Never the key of a judge's own verdict, which names no check."""
-    who = [spec.model, spec.temperature, spec.extra_body, _words()]
+    who = [spec.model, spec.temperature, spec.extra_body, fingerprint("extract")]
     check: list[Any] = [one.check.model_dump(mode="json")]
     if isinstance(one.check, PluginCheck):
         check.append(version(one.check.name))
     part = one.part
     content = json.dumps(["extract", who, part.prompt, part.response, part.what, check])
     return hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()
-
-
-@functools.cache
-def _words() -> str:
-    """Changes with the prompt, so that verdicts given under other words are not taken over."""
-    text = render("extract", fence="", prompt="", response="", what="")
-    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from ...prompts import render
+from ...prompts import fingerprint, render
 from ...specs.schema import Judge as JudgeSpec
 from ..roles.client import Answer, NoAnswer, Question, Role
 from ..roles.reading import answer_alone, read_json
@@ -87,7 +87,7 @@ class Judge:
         self.spec = spec
         self.cache = cache
         self.reasons = reasons
-        self._words = _words(spec)
+        self._words = fingerprint("judge_rubric" if spec.batch == "rubric" else "judge", spec.prompt)
 
     def decide(self, items: Sequence[Item], purpose: str) -> list[list[Verdict]]:
         """A verdict for each criterion of each item; unscored (with a cause) where there is none.
@@ -205,13 +205,3 @@ def _read(answer: Answer | NoAnswer, n: int, batch: str) -> list[Verdict]:
         else:
             out.append(Verdict(None, cause))
     return out
-
-
-def _words(spec: JudgeSpec) -> str:
-    """Changes with the prompt, so that verdicts given under other words are not taken over."""
-    quoted = {"fence": "", "prompt": "", "response": ""}
-    if spec.batch == "rubric":
-        text = render("judge_rubric", spec.prompt, criteria=[""], **quoted)
-    else:
-        text = render("judge", spec.prompt, criterion="", **quoted)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]

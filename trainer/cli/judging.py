@@ -51,8 +51,9 @@ def judge(
         paths = [by] if other is None else [by, other]
         specs = [_read_judge(path) for path in paths]  # all of them, before anything is asked
         target = out or file.with_suffix(".judged.jsonl")
-        _check_target(target, [file, *paths])
         caches = target.with_suffix(".cache")
+        templates = [Path(spec.prompt) for spec in specs if spec and spec.prompt]
+        _check_target(target, caches, [file, *paths, *templates])
         stopped.kept = lambda: _kept(specs, caches)
         try:
             with open_raters(specs, caches) as raters:
@@ -104,10 +105,12 @@ def _read_judge(path: Path | None) -> JudgeSpec | None:
     return spec
 
 
-def _check_target(target: Path, given: Sequence[Path | None]) -> None:
+def _check_target(target: Path, caches: Path, given: Sequence[Path | None]) -> None:
     """Exit with 2 if verdicts would be written over what is read, by whatever path, or cannot be."""
     if target.is_dir():
         fail(f"{target} is a folder; --out names a file", BAD_INPUT)
+    if target == caches:
+        fail(f"--out {target}: that is the folder for what the judge says; use another name", BAD_INPUT)
     for path in given:
         if path is not None and target.exists() and target.samefile(path):
             fail(f"--out {target}: verdicts would be written over {path}", BAD_INPUT)

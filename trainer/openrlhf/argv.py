@@ -91,6 +91,8 @@ def conflict(flag: str, value: Any, spec: RunSpec) -> str | None:
         )
     if flag == "actor.dual_clip" and value is not False and not _is_above(value, 1.0):
         return "must be more than 1: OpenRLHF asserts it, but only once the model is loaded"
+    if flag == "rollout.micro_batch_size" and (told := _unequal(value, engine)):
+        return told
     if flag == "train.dynamic_batch_enable" and engine.micro_batch is not None:
         return "leave engine.micro_batch out then; this would go over it"
     if flag in FREE:
@@ -137,6 +139,18 @@ def _is_above(value: Any, bound: float) -> bool:
         return all(float(part) > bound for part in parts)
     except (TypeError, ValueError):
         return True
+
+
+def _unequal(value: Any, engine: OpenrlhfEngine) -> str | None:
+    """Why that many samples at once would leave the training GPUs with unequal shares, or None."""
+    samples = engine.tasks_per_step * engine.group_size
+    trainers = engine.nodes * engine.trainers_per_node
+    if not isinstance(value, int) or value < 1 or samples % (value * trainers) == 0:
+        return None  # what is no number of samples is told by OpenRLHF's parser
+    return (
+        f"{samples} samples a step must be a multiple of it x {trainers} training GPUs: with unequal "
+        "shares they would wait for each other for ever"
+    )
 
 
 def _text(value: Any) -> str:
@@ -227,6 +241,7 @@ def _tuned(engine: OpenrlhfEngine, run: RunFolder) -> Flags:
         "vllm.enforce_eager": not on_gpus,
         "ds.attn_implementation": "flash_attention_2" if on_gpus else "eager",
         "rollout.micro_batch_size": engine.samples_at_once,
+        "actor.adam.betas": [0.9, 0.999],  # as on `local`
         "ckpt.max_num": 2,
         "logger.logging_steps": 1,
         "logger.tensorboard_dir": run.tensorboard,

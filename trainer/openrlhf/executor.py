@@ -42,12 +42,14 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]  # openrlhf has no
         images: Any = None,
     ) -> dict[str, Any]:
         """Claim, generate, submit. Raises, and so ends the run, rather than train on something else."""
+        # Of a model that can see (vision_config, as Qwen3.5's) OpenRLHF hands in the whole processor.
+        tokenizer = getattr(hf_tokenizer, "tokenizer", hf_tokenizer)
         where = self._where(label)
         if self._client is None:
             self._client = AsyncClient()  # belongs to the event loop that runs here
         claim = await self._client.claim(where)
-        loss_ids = tokenize(claim.loss_prompt, hf_tokenizer, claim)
-        sampled_ids = tokenize(claim.prompt, hf_tokenizer, claim)
+        loss_ids = tokenize(claim.loss_prompt, tokenizer, claim)
+        sampled_ids = tokenize(claim.prompt, tokenizer, claim)
         params = deepcopy(sampling_params)
         if params.max_tokens is None:
             params.max_tokens = max_length - len(sampled_ids)
@@ -57,7 +59,7 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]  # openrlhf has no
         await self._client.submit(
             SubmitRequest(
                 **where.model_dump(),
-                text=hf_tokenizer.decode(response_ids, skip_special_tokens=True).strip(),
+                text=tokenizer.decode(response_ids, skip_special_tokens=True).strip(),
                 token_ids=response_ids,
                 finished=finished,
             )

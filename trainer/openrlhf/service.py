@@ -44,7 +44,7 @@ WORKING = Progress(state="working")
 
 
 Responses = dict[int | str, dict[str, Any]]  # as FastAPI wants it
-Step = Annotated[int, Path(description="Which step, from 0.")]
+Step = Annotated[int, Path(ge=0, description="Which step, from 0.")]
 
 
 def _refusal(why: str) -> dict[str, Any]:
@@ -141,6 +141,8 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
         """The trainer has taken a step: evidence into memory, and the evolver looks."""
         if step > session.step:
             raise ClaimError(f"step {step} is done before step {session.step}")
+        if not slow.running:
+            session.check_done(step)
         job = slow.finish(f"the end of step {step}", lambda: session.finish_step(step, report))
         return _coded(await job, response)
 

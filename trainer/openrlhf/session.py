@@ -188,6 +188,11 @@ class Session:
             export=controller.needs_policy(step) or self.validation.is_due(step + 1),
         )
 
+    def check_done(self, step: int) -> None:
+        """Raises `ClaimError` for the open step while rollouts of it are out or being judged."""
+        if step == self.step and not self.parts.controller.slots.is_judged(step):
+            raise ClaimError(f"step {step} is done before all its rollouts are in and judged")
+
     def finish_step(self, step: int, report: StepReport) -> None:
         """Evidence into memory, the evolver's look, metrics. A step that is done already stays as it is;
         the evaluation after it, that its controller was killed in, is made up for.

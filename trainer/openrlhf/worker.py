@@ -165,11 +165,12 @@ class HarnessTrainer(_Trainer):  # type: ignore[misc]
         status, done = super().train_step(rollout_samples, global_step)
         seconds["score"] = status["timing/make_experience"]
         seconds["train"] = status["timing/ppo_train"] + status["timing/broadcast"]
+        kl_coef = self.args.algo.kl.init_coef
         report = StepReport(
-            loss=status["policy_loss"],
+            loss=status["policy_loss"] + (kl_coef * status["kl"] if kl_coef > 0 else 0.0),
             grad_norm=status["actor_grad_norm"],
             clip_share=status["ppo_clip_ratio"],
-            kl=status["kl"] if self.args.algo.kl.init_coef > 0 else None,
+            kl=status["kl"] if kl_coef > 0 else None,
             plain_logprob_guided=self.experience_maker.plain_logprob_guided,
             seconds=seconds,
         )

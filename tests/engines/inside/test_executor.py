@@ -127,6 +127,7 @@ def roll_out(
     max_length: int = 200,
     max_tokens: int | None = 12,
     executor: AgentExecutor | None = None,
+    tokenizer: Any = None,
     **more: int,
 ) -> list[dict[str, Any]]:
     """As OpenRLHF's rollout actor does: the G samples of a slot at once, slots at once."""
@@ -139,7 +140,7 @@ def roll_out(
             label = json.dumps({"step": 3, "slot": slot, **more})
             params = SimpleNamespace(max_tokens=max_tokens, logprobs=None)
             calls += [
-                executor.execute("a label", label, params, max_length, Letters(), engine)
+                executor.execute("a label", label, params, max_length, tokenizer or Letters(), engine)
                 for _ in range(G)
             ]
         return list(await asyncio.gather(*calls))
@@ -173,6 +174,25 @@ def test_trains_under_the_plain_prompt_on_exactly_what_was_sampled(
         assert logs["guided"] == float(logs["sample"] < G // 2)
         assert logs["harness_version"] == 7.0
         assert response["rollout_log_probs"] is None
+
+
+class Processor:
+    """What OpenRLHF hands in for a model that can see: it answers in batches, and is no tokenizer."""
+
+    tokenizer = Letters()
+    apply_chat_template = tokenizer.apply_chat_template
+
+    def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[list[int]]]:
+        return {"input_ids": [self.tokenizer(text, add_special_tokens)["input_ids"]]}
+
+
+def test_a_model_that_can_see_is_asked_in_text(controller: ScriptedController) -> None:
+    engine, plain = ScriptedEngine(), ScriptedEngine()
+    responses = roll_out(engine, tokenizer=Processor())
+    assert responses == roll_out(plain) and engine.asked == plain.asked
+    controller.limit = 30
+    with pytest.raises(PromptTooLongError):
+        roll_out(ScriptedEngine(), tokenizer=Processor())
 
 
 @pytest.mark.parametrize(("thinks", "begins"), [(False, "<answer>"), (True, "<think>")])

@@ -102,7 +102,10 @@ def read_criterion(entry: Row) -> Criterion:
     Raises `ValidationError`, or `KeyError`, `TypeError`, `ValueError`, `AttributeError`.
     """
     about = {key: entry[key] for key in entry.keys() & {"check", "extract", "gate"}}
-    about |= {"text": entry.get("text") or entry["criterion"], "points": float(entry["points"])}
+    about |= {
+        "text": entry["text"] if "text" in entry else entry["criterion"],
+        "points": float(entry["points"]),
+    }
     if tags := read_tags(entry.get("tags")):
         about["tags"] = tags
     return Criterion.model_validate(about, context=fault)
