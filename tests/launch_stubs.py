@@ -5,7 +5,8 @@ what was ended, so that tests can see the order in which a script starts things 
 
     STUB_JOURNAL   the file
     STUB_FAULT     NAME:exit (ends at once), NAME:mute (never answers), NAME:dies (ends soon after it was
-                   ready); training:fails, training:waits; controller:finished (once it was killed, there
+                   ready); training:fails, training:waits, training:stopped (ends as if all were well, and
+                   the run is not finished); cluster:waits; controller:finished (once it was killed, there
                    is no more to do)
 """
 
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import FrameType
@@ -80,7 +82,23 @@ def train() -> None:
         sys.exit(5)
     waits = os.environ.get("STUB_FAULT", "").endswith(("waits", "dies", "finished"))
     time.sleep(600 if waits else 2)
+    if not fault("training", "stopped"):
+        finish(Path(sys.argv[sys.argv.index("--data.prompt_dataset") + 1]).parents[1])
     note("end", "training")
+
+
+def finish(run: Path) -> None:
+    """What the controller does when training says that it is at its end."""
+    # Imported here: all other stubs start at once.
+    from harnessrl.agents.usage import Usage
+    from harnessrl.memory.events import EventLog
+    from harnessrl.memory.files import write_atomic
+    from harnessrl.memory.records import RunFinished
+    from harnessrl.trainer.runfolder import RunFolder
+
+    end = RunFinished(id="end", step=200, harness_version=0, **asdict(Usage()))
+    EventLog(RunFolder(run).events).append([end])
+    write_atomic(RunFolder(run).report, "the report")
 
 
 def python(words: list[str]) -> None:
@@ -98,6 +116,8 @@ def python(words: list[str]) -> None:
         serve(value("--served-model-name"), value("--host"), value("--port"))
     elif words[1] == "harnessrl.trainer.openrlhf.cluster":
         begin("cluster")
+        if fault("cluster", "waits"):
+            time.sleep(600)
     elif words[1] == "harnessrl.trainer.openrlhf.train_ppo":
         train()
     else:

@@ -420,6 +420,7 @@ def test_with_stub_commands_the_order_is_kept_and_all_is_ended(stubbed: Stubbed)
     assert stubbed.names("end") == ["training", "ray", "judge", "controller"]
     assert stubbed.nothing_lives()
     assert "a line of training" in output and "done; the policy:" in output
+    assert stubbed.events("stop") == []
     (ray,) = [row for row in stubbed.events("start") if row["name"] == "ray"]
     assert not Path(ray["argv"][ray["argv"].index("--temp-dir") + 1]).exists()  # only kept on failure
     logs = Path("runs/stubbed/logs")
@@ -457,6 +458,7 @@ def test_with_stub_commands_each_process_gets_its_environment_and_no_secret_is_s
         ("judge:mute", ["controller", "judge"], "judge did not answer at"),
         ("cluster:exit", None, "the Ray cluster is not fit for this run"),
         ("training:fails", None, "training failed (status 5)"),
+        ("training:stopped", None, "training ended, and the run is not finished; log: "),
         ("judge:dies", None, "judge ended while training was running (status 4)"),
         ("controller:dies", None, "controller ended while training was running (status 4)"),
     ],
@@ -469,6 +471,10 @@ def test_with_stub_commands_any_failure_ends_everything_with_a_clear_line(
     assert says in output
     assert started is None or sorted(stubbed.names("start")) == sorted(started)
     assert stubbed.nothing_lives()
+    assert "done; the policy:" not in output
+    # A client that is gone says nothing of its job: whatever was submitted is stopped.
+    job = [row["argv"][row["argv"].index("--submission-id") + 1] for row in stubbed.events("submit")][-1:]
+    assert [row["argv"][-1] for row in stubbed.events("stop")] == job
     if fault.endswith("exit"):
         name = fault.partition(":")[0]
         assert f"  {name} | {name} cannot start" in output  # the end of its log
@@ -535,6 +541,9 @@ def test_with_stub_commands_a_damaged_run_is_told_before_anything_starts(stubbed
 
 
 def test_with_stub_commands_a_relative_python_becomes_absolute(stubbed: Stubbed, tmp_path: Path) -> None:
+    stubbed.env["OPENRLHF_PYTHON"] = "bin/none"
+    code, output = stubbed.finish(stubbed.start())
+    assert code == 1 and "there is no bin/none; set OPENRLHF_PYTHON" in output
     stubbed.env["OPENRLHF_PYTHON"] = "../bin/python"
     code, output = stubbed.finish(stubbed.start())
     assert code == 0, output
@@ -543,9 +552,6 @@ def test_with_stub_commands_a_relative_python_becomes_absolute(stubbed: Stubbed,
     assert os.path.isabs(python) and Path(python).samefile(tmp_path / "bin" / "python")
     (training,) = [row for row in stubbed.events("submit") if "train_ppo" in " ".join(row["argv"])]
     assert python in training["argv"]
-    stubbed.env["OPENRLHF_PYTHON"] = "bin/none"
-    code, output = stubbed.finish(stubbed.start())
-    assert code == 1 and "there is no bin/none; set OPENRLHF_PYTHON" in output
 
 
 @pytest.mark.parametrize(
@@ -562,6 +568,18 @@ def test_with_stub_commands_an_interrupt_ends_the_job_and_everything_else(
     (stop,) = stubbed.events("stop")
     assert any(word.startswith("harnessrl-stubbed-") for word in stop["argv"])
     assert stubbed.names("end") == ["training", "ray", "judge", "controller"]
+    assert stubbed.nothing_lives()
+
+
+def test_with_stub_commands_an_interrupt_does_not_wait_for_the_clusters_check(stubbed: Stubbed) -> None:
+    process = stubbed.start("cluster:waits")
+    stubbed.await_start("cluster", 1)
+    process.send_signal(signal.SIGTERM)
+    code, output = stubbed.finish(process)
+    assert code == 143, output
+    (stop,) = stubbed.events("stop")
+    assert stop["argv"][-1].endswith("-check")
+    assert stubbed.names("end") == ["cluster", "ray", "judge", "controller"]
     assert stubbed.nothing_lives()
 
 
