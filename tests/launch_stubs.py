@@ -26,7 +26,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 TOLD = ("CUDA_VISIBLE_DEVICES", "VLLM_API_KEY", "PYTHONPATH", "OPENRLHF_PYTHON", "HARNESSRL_DEVICE")
-SEAM = ("HARNESSRL_CONTROLLER", "HARNESSRL_TOKEN")
+SEAM = ("HARNESSRL_CONTROLLER", "HARNESSRL_TOKEN", "HARNESSRL_TOKEN_FILE")
 
 
 def note(what: str, name: str, **more: Any) -> None:
@@ -128,13 +128,21 @@ def ray(words: list[str]) -> None:
     if words[0] == "start":
         serve("ray", "127.0.0.1", words[words.index("--dashboard-port") + 1])
     elif words[:2] == ["job", "submit"]:
-        file = Path(words[words.index("--runtime-env") + 1])
-        mode = oct(file.stat().st_mode & 0o777)
-        note("submit", "ray", argv=words, mode=mode, file=str(file))
         # A job's environment is the cluster's, with what the file says over it.
         for name in SEAM:
-            os.environ.pop(name)
-        os.environ |= json.loads(file.read_text())["env_vars"]
+            os.environ.pop(name, None)
+        for row in map(json.loads, Path(os.environ["STUB_JOURNAL"]).read_text().splitlines()):
+            if (row["what"], row["name"]) == ("start", "ray"):
+                os.environ |= {name: row["env"][name] for name in SEAM if name in row["env"]}
+        told, files = {}, []
+        if "--runtime-env" in words:
+            files.append(Path(words[words.index("--runtime-env") + 1]))
+            told = json.loads(files[0].read_text())["env_vars"]
+            files.append(Path(told["HARNESSRL_TOKEN_FILE"]))
+        modes = {str(file): oct(file.stat().st_mode & 0o777) for file in files}
+        token = files[-1].read_text() if files else None
+        note("submit", "ray", argv=words, told=told, modes=modes, token=token)
+        os.environ |= told
         command = words[words.index("--") + 1 :]
         os.execvp(command[0], command)
     elif words[:2] == ["job", "stop"]:
