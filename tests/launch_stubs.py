@@ -5,7 +5,8 @@ what was ended, so that tests can see the order in which a script starts things 
 
     STUB_JOURNAL   the file
     STUB_FAULT     NAME:exit (ends at once), NAME:mute (never answers), NAME:dies (ends soon after it was
-                   ready); training:fails, training:waits; controller:finished (once it was killed, there
+                   ready); training:fails, training:waits, training:stopped (ends as if all were well, and
+                   the run is not finished); cluster:waits; controller:finished (once it was killed, there
                    is no more to do)
 """
 
@@ -18,13 +19,14 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 TOLD = ("CUDA_VISIBLE_DEVICES", "VLLM_API_KEY", "PYTHONPATH", "OPENRLHF_PYTHON", "HARNESSRL_DEVICE")
-SEAM = ("HARNESSRL_CONTROLLER", "HARNESSRL_TOKEN")
+SEAM = ("HARNESSRL_CONTROLLER", "HARNESSRL_TOKEN", "HARNESSRL_TOKEN_FILE")
 
 
 def note(what: str, name: str, **more: Any) -> None:
@@ -80,7 +82,23 @@ def train() -> None:
         sys.exit(5)
     waits = os.environ.get("STUB_FAULT", "").endswith(("waits", "dies", "finished"))
     time.sleep(600 if waits else 2)
+    if not fault("training", "stopped"):
+        finish(Path(sys.argv[sys.argv.index("--data.prompt_dataset") + 1]).parents[1])
     note("end", "training")
+
+
+def finish(run: Path) -> None:
+    """What the controller does when training says that it is at its end."""
+    # Imported here: all other stubs start at once.
+    from harnessrl.agents.usage import Usage
+    from harnessrl.memory.events import EventLog
+    from harnessrl.memory.files import write_atomic
+    from harnessrl.memory.records import RunFinished
+    from harnessrl.trainer.runfolder import RunFolder
+
+    end = RunFinished(id="end", step=200, harness_version=0, **asdict(Usage()))
+    EventLog(RunFolder(run).events).append([end])
+    write_atomic(RunFolder(run).report, "the report")
 
 
 def python(words: list[str]) -> None:
@@ -98,6 +116,8 @@ def python(words: list[str]) -> None:
         serve(value("--served-model-name"), value("--host"), value("--port"))
     elif words[1] == "harnessrl.trainer.openrlhf.cluster":
         begin("cluster")
+        if fault("cluster", "waits"):
+            time.sleep(600)
     elif words[1] == "harnessrl.trainer.openrlhf.train_ppo":
         train()
     else:
@@ -108,13 +128,21 @@ def ray(words: list[str]) -> None:
     if words[0] == "start":
         serve("ray", "127.0.0.1", words[words.index("--dashboard-port") + 1])
     elif words[:2] == ["job", "submit"]:
-        file = Path(words[words.index("--runtime-env") + 1])
-        mode = oct(file.stat().st_mode & 0o777)
-        note("submit", "ray", argv=words, mode=mode, file=str(file))
         # A job's environment is the cluster's, with what the file says over it.
         for name in SEAM:
-            os.environ.pop(name)
-        os.environ |= json.loads(file.read_text())["env_vars"]
+            os.environ.pop(name, None)
+        for row in map(json.loads, Path(os.environ["STUB_JOURNAL"]).read_text().splitlines()):
+            if (row["what"], row["name"]) == ("start", "ray"):
+                os.environ |= {name: row["env"][name] for name in SEAM if name in row["env"]}
+        told, files = {}, []
+        if "--runtime-env" in words:
+            files.append(Path(words[words.index("--runtime-env") + 1]))
+            told = json.loads(files[0].read_text())["env_vars"]
+            files.append(Path(told["HARNESSRL_TOKEN_FILE"]))
+        modes = {str(file): oct(file.stat().st_mode & 0o777) for file in files}
+        token = files[-1].read_text() if files else None
+        note("submit", "ray", argv=words, told=told, modes=modes, token=token)
+        os.environ |= told
         command = words[words.index("--") + 1 :]
         os.execvp(command[0], command)
     elif words[:2] == ["job", "stop"]:

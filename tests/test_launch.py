@@ -11,9 +11,11 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from http.server import HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,10 @@ from harnessrl.memory.files import write_atomic
 from harnessrl.memory.records import RunFinished
 from harnessrl.specs.loader import RECIPES, load_run_spec
 from harnessrl.specs.schema import RunSpec
-from harnessrl.trainer.openrlhf import versions
+from harnessrl.trainer.openrlhf import cluster, versions
+from harnessrl.trainer.openrlhf.client import Client
 from harnessrl.trainer.openrlhf.script import ScriptError, launch_script
+from harnessrl.trainer.openrlhf.wire import CONTROLLER_ENV, TOKEN_ENV, TOKEN_FILE_ENV
 from harnessrl.trainer.runfolder import RunFolder
 
 SPECS = RECIPES.parent
@@ -89,8 +93,8 @@ def test_shellcheck_finds_nothing(name: str) -> None:
 
 def test_what_the_4b_spec_starts() -> None:
     started = commands(dry_run(SPECS / "qwen3.5-4b.yaml"))
-    assert [words[1] for words in started] == ["controller", "judge", "ray", "training"]
-    controller, judge, ray, training = (" ".join(words) for words in started)
+    assert [words[1] for words in started] == ["controller", "judge", "ray", "cluster", "training"]
+    controller, judge, ray, _, training = (" ".join(words) for words in started)
     assert (
         '"$PYTHON" -m harnessrl.trainer.openrlhf.serve "$RUN" --host 127.0.0.1 --port 8100' in controller
     )
@@ -137,9 +141,9 @@ def test_on_a_running_cluster_no_ray_is_started() -> None:
     spec = spec_of("qwen3.5-4b", nodes=2, cluster="http://head:8265", controller={"host": "10.0.0.5"})
     script = script_of(spec)
     check_bash(script)
-    assert [words[1] for words in commands(script)] == ["controller", "judge", "training"]
+    assert [words[1] for words in commands(script)] == ["controller", "judge", "cluster", "training"]
     assert "RAY_API=http://head:8265" in script
-    assert "harnessrl.trainer.openrlhf.cluster 8 " in script
+    assert "harnessrl.trainer.openrlhf.cluster 8\n" in script
     assert "export HARNESSRL_CONTROLLER=http://10.0.0.5:8100\n" in script
 
 
@@ -185,17 +189,63 @@ def test_a_key_of_weights_and_biases_goes_from_environment_to_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "s3cret-value")
-    spec = spec_of("qwen3.5-4b", args={"logger.wandb.project": "mine"})
-    script = script_of(spec)
+    args = {"logger.wandb.project": "mine"}
+    script = script_of(spec_of("qwen3.5-4b", args=args))
     check_bash(script)
     assert "s3cret-value" not in script
     assert "    --logger.wandb.key WANDB_API_KEY\n" in script
     assert "[[ -n ${WANDB_API_KEY:-} ]] || die" in script
-    handed_on = '["HARNESSRL_CONTROLLER", "HARNESSRL_TOKEN"'
+    assert "env_vars" not in script  # Ray inherits it
+    running = {"cluster": "http://head:8265"}
+    handed_on = '["HARNESSRL_CONTROLLER", "HARNESSRL_TOKEN_FILE"'
+    script = script_of(spec_of("qwen3.5-4b", args=args, **running))
+    check_bash(script)
     assert f'for n in {handed_on}, "WANDB_API_KEY"]}}' in script
-    without = script_of(spec_of("qwen3.5-4b"))
+    without = script_of(spec_of("qwen3.5-4b", **running))
     assert f"for n in {handed_on}]}}" in without
     assert "WANDB_API_KEY" not in without and "logger.wandb.key" not in without
+
+
+def test_a_job_reads_the_token_from_the_file_that_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with HTTPServer(("127.0.0.1", 0), launch_stubs.Healthy) as health:
+        threading.Thread(target=health.serve_forever, daemon=True).start()
+        monkeypatch.setenv(CONTROLLER_ENV, f"http://127.0.0.1:{health.server_port}")
+        file = tmp_path / "token"
+        monkeypatch.setenv(TOKEN_ENV, "another run's")
+        monkeypatch.setenv(TOKEN_FILE_ENV, str(file))
+        assert f"cannot be read ([Errno 2] No such file or directory: '{file}')" in cluster.look()[-1]
+        file.write_text("s3cret-value")
+        assert not any("token" in lack or "answer" in lack for lack in cluster.look())
+        health.shutdown()
+    assert Client()._http.headers["authorization"] == "Bearer s3cret-value"
+    monkeypatch.delenv(TOKEN_FILE_ENV)
+    assert Client()._http.headers["authorization"] == "Bearer another run's"
+
+
+def test_a_servers_address_may_be_of_ipv6() -> None:
+    spec = spec_of("qwen3.5-4b")
+    judge = spec.roles.judge
+    assert judge is not None
+    judge = judge.model_copy(update={"base_urls": ("http://[::1]:8202/v1",)})
+    spec = spec.model_copy(update={"roles": spec.roles.model_copy(update={"judge": judge})})
+    script = script_of(spec)
+    check_bash(script)
+    assert "wait_for judge 'http://[::1]:8202/health' \"$STARTUP\"\n" in script
+    assert "free ::1 8202\n" in script and "--host ::1 " in script
+
+
+def test_ray_takes_no_port_that_a_second_one_on_the_node_would_need() -> None:
+    (ray,) = [words for words in commands(script_of(spec_of("qwen3.5-4b"))) if words[1] == "ray"]
+    assert ray[-2:] == ["--dashboard-agent-listen-port", "0"]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_controller_may_take_as_long_as_a_server(name: str) -> None:
+    script = script_of(spec_of(name, serve={"timeout": 3000.5}))
+    assert "\nSTARTUP=3001 #" in script
+    assert 'wait_for controller "$HARNESSRL_CONTROLLER/health" "$STARTUP"\n' in script
 
 
 # --- OpenRLHF's environment -----------------------------------------------------------------------
@@ -420,6 +470,7 @@ def test_with_stub_commands_the_order_is_kept_and_all_is_ended(stubbed: Stubbed)
     assert stubbed.names("end") == ["training", "ray", "judge", "controller"]
     assert stubbed.nothing_lives()
     assert "a line of training" in output and "done; the policy:" in output
+    assert stubbed.events("stop") == []
     (ray,) = [row for row in stubbed.events("start") if row["name"] == "ray"]
     assert not Path(ray["argv"][ray["argv"].index("--temp-dir") + 1]).exists()  # only kept on failure
     logs = Path("runs/stubbed/logs")
@@ -434,7 +485,7 @@ def test_with_stub_commands_each_process_gets_its_environment_and_no_secret_is_s
     assert code == 0, output
     started = {row["name"]: row for row in stubbed.events("start")}
     token = stubbed.env["MY_TOKEN"]
-    for name in ("controller", "training"):
+    for name in ("controller", "cluster", "training"):
         assert started[name]["env"]["HARNESSRL_TOKEN"] == token
         assert started[name]["env"]["HARNESSRL_CONTROLLER"].startswith("http://127.0.0.1:")
     assert started["judge"]["env"]["VLLM_API_KEY"] == "s3cret-key"
@@ -444,9 +495,29 @@ def test_with_stub_commands_each_process_gets_its_environment_and_no_secret_is_s
     assert (gpus["controller"], gpus["judge"], gpus["ray"]) == (None, "6,7", "0,1,2,3")
     assert "s3cret" not in json.dumps([row.get("argv") for row in stubbed.events()])
     assert "s3cret" not in output + stubbed.script.read_text()
-    submitted = stubbed.events("submit")
-    assert {row["mode"] for row in submitted} == {"0o600"}
-    assert not any(Path(row["file"]).exists() for row in submitted)
+    assert all(row["told"] == {} for row in stubbed.events("submit"))  # Ray would log it
+
+
+def test_with_stub_commands_a_running_cluster_is_told_where_the_token_is_and_not_what(
+    stubbed: Stubbed, tmp_path: Path
+) -> None:
+    spec = tmp_path / "stubbed.yaml"
+    content = yaml.safe_load(spec.read_text())
+    content["engine"]["cluster"] = "http://127.0.0.1:1"
+    spec.write_text(yaml.safe_dump(content))
+    assert tiny.invoke("launch", spec, "--script", "cluster.sh").exit_code == 0
+    old = Path("runs/stubbed-2/openrlhf/token.killed")
+    old.touch()
+    code, output = stubbed.finish(replace(stubbed, script=Path("cluster.sh").absolute()).start())
+    assert code == 0, output
+    assert stubbed.names("start") == ["controller", "judge", "cluster", "training"]
+    for row in stubbed.events("submit"):
+        assert set(row["told"]) == {"HARNESSRL_CONTROLLER", "HARNESSRL_TOKEN_FILE"}
+        assert "s3cret" not in json.dumps(row["told"])
+        assert row["token"] == stubbed.env["MY_TOKEN"]
+        assert set(row["modes"].values()) == {"0o600"}
+        assert not any(Path(file).exists() for file in row["modes"])
+    assert not old.exists()
 
 
 @pytest.mark.parametrize(
@@ -457,6 +528,7 @@ def test_with_stub_commands_each_process_gets_its_environment_and_no_secret_is_s
         ("judge:mute", ["controller", "judge"], "judge did not answer at"),
         ("cluster:exit", None, "the Ray cluster is not fit for this run"),
         ("training:fails", None, "training failed (status 5)"),
+        ("training:stopped", None, "training ended, and the run is not finished; log: "),
         ("judge:dies", None, "judge ended while training was running (status 4)"),
         ("controller:dies", None, "controller ended while training was running (status 4)"),
     ],
@@ -469,6 +541,10 @@ def test_with_stub_commands_any_failure_ends_everything_with_a_clear_line(
     assert says in output
     assert started is None or sorted(stubbed.names("start")) == sorted(started)
     assert stubbed.nothing_lives()
+    assert "done; the policy:" not in output
+    # A client that is gone says nothing of its job: whatever was submitted is stopped.
+    job = [row["argv"][row["argv"].index("--submission-id") + 1] for row in stubbed.events("submit")][-1:]
+    assert [row["argv"][-1] for row in stubbed.events("stop")] == job
     if fault.endswith("exit"):
         name = fault.partition(":")[0]
         assert f"  {name} | {name} cannot start" in output  # the end of its log
@@ -535,6 +611,9 @@ def test_with_stub_commands_a_damaged_run_is_told_before_anything_starts(stubbed
 
 
 def test_with_stub_commands_a_relative_python_becomes_absolute(stubbed: Stubbed, tmp_path: Path) -> None:
+    stubbed.env["OPENRLHF_PYTHON"] = "bin/none"
+    code, output = stubbed.finish(stubbed.start())
+    assert code == 1 and "there is no bin/none; set OPENRLHF_PYTHON" in output
     stubbed.env["OPENRLHF_PYTHON"] = "../bin/python"
     code, output = stubbed.finish(stubbed.start())
     assert code == 0, output
@@ -543,9 +622,6 @@ def test_with_stub_commands_a_relative_python_becomes_absolute(stubbed: Stubbed,
     assert os.path.isabs(python) and Path(python).samefile(tmp_path / "bin" / "python")
     (training,) = [row for row in stubbed.events("submit") if "train_ppo" in " ".join(row["argv"])]
     assert python in training["argv"]
-    stubbed.env["OPENRLHF_PYTHON"] = "bin/none"
-    code, output = stubbed.finish(stubbed.start())
-    assert code == 1 and "there is no bin/none; set OPENRLHF_PYTHON" in output
 
 
 @pytest.mark.parametrize(
@@ -562,6 +638,18 @@ def test_with_stub_commands_an_interrupt_ends_the_job_and_everything_else(
     (stop,) = stubbed.events("stop")
     assert any(word.startswith("harnessrl-stubbed-") for word in stop["argv"])
     assert stubbed.names("end") == ["training", "ray", "judge", "controller"]
+    assert stubbed.nothing_lives()
+
+
+def test_with_stub_commands_an_interrupt_does_not_wait_for_the_clusters_check(stubbed: Stubbed) -> None:
+    process = stubbed.start("cluster:waits")
+    stubbed.await_start("cluster", 1)
+    process.send_signal(signal.SIGTERM)
+    code, output = stubbed.finish(process)
+    assert code == 143, output
+    (stop,) = stubbed.events("stop")
+    assert stop["argv"][-1].endswith("-check")
+    assert stubbed.names("end") == ["cluster", "ray", "judge", "controller"]
     assert stubbed.nothing_lives()
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import time
+from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
@@ -14,6 +15,7 @@ from pydantic import BaseModel
 from .wire import (
     CONTROLLER_ENV,
     TOKEN_ENV,
+    TOKEN_FILE_ENV,
     AdvantagesReply,
     ClaimReply,
     PolicyFolder,
@@ -46,9 +48,15 @@ def _address() -> str:
     return url.rstrip("/")
 
 
+def _token() -> str | None:
+    """Ray logs the environment that a job is given, so that the token itself may not be in it."""
+    file = os.environ.get(TOKEN_FILE_ENV)
+    return Path(file).read_text(encoding="utf-8") if file else os.environ.get(TOKEN_ENV)
+
+
 def _settings() -> dict[str, Any]:
     """Of either client. A proxy that the environment names is for the world outside."""
-    token = os.environ.get(TOKEN_ENV)
+    token = _token()
     bearer = {"authorization": f"Bearer {token}"} if token else {}
     headers = {"content-type": "application/json", **bearer}
     return {"base_url": _address(), "headers": headers, "trust_env": False}

@@ -15,13 +15,18 @@ from .versions import missing, unfit
 
 
 def look() -> list[str]:
-    """What this node lacks: packages, or the way to the controller."""
+    """What this node lacks: packages, or the way to the controller and its token."""
     lacks = [f"no package {name}" for name in missing()] or unfit()
     url = f"{os.environ['HARNESSRL_CONTROLLER']}/health"
     try:
         urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=10).close()
     except OSError as error:
         lacks.append(f"{url} does not answer ({error})")
+    if token := os.environ.get("HARNESSRL_TOKEN_FILE"):
+        try:
+            open(token, "rb").close()
+        except OSError as error:
+            lacks.append(f"the controller's token cannot be read ({error})")
     return lacks
 
 

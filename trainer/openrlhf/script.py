@@ -17,7 +17,7 @@ from ...specs.schema import Endpoint, RunSpec
 from ..runfolder import RunFolder
 from . import leash
 from .argv import WANDB_KEY_ENV, Flags, as_argv, flags, logs_to_wandb
-from .wire import CONTROLLER_ENV, FINISHED, TOKEN_ENV
+from .wire import CONTROLLER_ENV, FINISHED, TOKEN_FILE_ENV
 
 #: Put before everything else on PYTHONPATH where there is no GPU.
 CPU_FOLDER = Path(__file__).with_name("cpu")
@@ -39,6 +39,12 @@ class VllmServer:
     port: int
     arguments: tuple[str, ...]  # in shell syntax, a flag with its value each
     key_env: str | None  # variable with the key that it asks its callers for
+
+    @property
+    def health(self) -> str:
+        """The URL that answers once the server can serve."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/health"
 
 
 def launch_script(spec: RunSpec, run: RunFolder, python: str, openrlhf_python: str) -> str:
@@ -76,7 +82,7 @@ def launch_script(spec: RunSpec, run: RunFolder, python: str, openrlhf_python: s
         cpu_folder=CPU_FOLDER,
         policy_gpus=f" (GPU {','.join(map(str, engine.policy_gpus))})" if engine.policy_gpus else "",
         key_envs=sorted(_key_envs(spec, engine)),
-        job_envs=[CONTROLLER_ENV, TOKEN_ENV, *([WANDB_KEY_ENV] if logs_to_wandb(engine) else [])],
+        job_envs=[CONTROLLER_ENV, TOKEN_FILE_ENV, *([WANDB_KEY_ENV] if logs_to_wandb(engine) else [])],
         servers=servers,
         finished=FINISHED,
         leash=round(leash.GRACE),

@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 #: Environment variables by which OpenRLHF's processes find the controller.
 CONTROLLER_ENV = "HARNESSRL_CONTROLLER"
 TOKEN_ENV = "HARNESSRL_TOKEN"
+#: Instead of the token, the file that it stands in.
+TOKEN_FILE_ENV = "HARNESSRL_TOKEN_FILE"
 #: `cpu` on a machine without a GPU (`engine.device`).
 DEVICE_ENV = "HARNESSRL_DEVICE"
 #: The controller's exit status for a run that is finished: there is nothing left to serve.
