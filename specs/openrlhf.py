@@ -77,7 +77,7 @@ class Serve(Strict):
     evolver: RoleServer | None = None
     """The server of `roles.evolver`; when that is the judge's server, say nothing here."""
     timeout: Annotated[float, Field(gt=0.0)] = 1800.0
-    """Seconds a server may take until it answers (a large model loads for minutes)."""
+    """Seconds a server or the controller, which fetches the policy, may take until it answers."""
 
     def roles(self) -> dict[str, RoleServer]:
         """The roles with a server, by name."""
