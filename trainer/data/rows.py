@@ -169,7 +169,7 @@ def _own(row: dict[str, Any], named: dict[str, str], line: bytes) -> AnyTask | l
         task = (kind or TrainTask).model_validate(fields, context=fault)
     except ValidationError as error:
         of_no_field: list[Problem] = []  # what no field may hold
-        node = from_data(fields, of_no_field)
+        node = from_data(fields, of_no_field, quoted=True)
         node = _nodes(row, line) if line else node
         return problems + of_no_field + explained(kind or TrainTask, node, error) or why(error)
     except RecursionError:  # the regex compiler's
@@ -184,4 +184,4 @@ def _nodes(row: dict[str, Any], line: bytes) -> Node:
             node, _ = read(line.decode(), "")
             if node.plain() == row:
                 return node
-    return from_data(row, [])
+    return from_data(row, [], quoted=True)
