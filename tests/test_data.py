@@ -752,6 +752,26 @@ def test_shares_leaks_and_a_start_that_does_not_fit_are_told_together(tmp_path: 
     assert "(did you mean rivers?)" in str(caught.value) and "(did you mean rhine?)" in str(caught.value)
 
 
+def test_a_harness_file_to_start_from_leaks_no_reference(tmp_path: Path) -> None:
+    reference = "Mercury is liquid because relativistic effects weaken its metallic bonds strongly."
+    rows = write_rows(tmp_path, own("Why?", id="a", reference=reference), own("Who?", id="b"))
+    start = tmp_path / "start.yaml"
+    lines = "lines: [relativistic effects weaken its metallic bonds]"
+    start.write_text(
+        f"tasks:\n  b:\n    g: [{{field: skill, {lines}}}]\n"
+        f"  a:\n    g:\n    - {{field: skill, lines: [Be kind.]}}\n    - field: outline\n      {lines}\n"
+    )
+    spec = tmp_path / "run.yaml"
+    spec.write_text(
+        f"extends: {tiny.write_spec(tmp_path / 'spec', 'smollm2-wheel').spec}\n"
+        f"tasks: {{files: ['{rows}']}}\nstart: {start}\n"
+    )
+    with pytest.raises(SpecError) as caught:
+        load_tasks(load_run_spec(spec))
+    (problem,) = caught.value.problems
+    assert str(problem).startswith(f"{start}:8:7: tasks.a.g[1].lines: a leak, 100% of it")
+
+
 # --- what is derived from a prompt ----------------------------------------------------------------
 
 
