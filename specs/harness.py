@@ -232,10 +232,10 @@ def _changed(state: HarnessState, task_id: str, update: Reweight | Gate) -> Crit
     old = _active(state, task_id, update.op, update.criterion_id)
     if isinstance(update, Gate):
         return old.model_copy(update={"gate": update.cap})
-    if update.points == 0 or (update.points > 0) != (old.points > 0):
+    if (update.points > 0) != (old.points > 0):
         raise UpdateError(
             f"reweight: {update.points:+g} points for {old.id}, which has {old.points:+g}; "
-            "allowed: the same sign, not 0",
+            "allowed: the same sign",
             "points",
         )
     return old.model_copy(update={"points": update.points})

@@ -66,7 +66,9 @@ def no_file(name: Node, path: Path) -> str:
 
 def _similar_file(path: Path, named_in: str = "") -> str:
     """Another file of its kind that `path` was probably meant to be; never the one that names it."""
-    kinds = YAML if path.suffix in YAML else (path.suffix,)
+    kinds: tuple[str, ...] = (path.suffix,)
+    if path.suffix not in ("", *ROWS, ".json", ".md"):
+        kinds += YAML  # `.yml` for `.yaml`, or one that is misspelt
     try:
         there = [
             file for file in sorted(path.parent.iterdir()) if file.suffix in kinds and file.is_file()

@@ -54,7 +54,6 @@ __all__ = [
 
 M = TypeVar("M", bound=BaseModel)
 RECIPES = Path(__file__).parent / "recipes"
-DEFAULT_RECIPE = "harnessrl"
 #: Where a spec may name a template of its own.
 TEMPLATES: tuple[Steps, ...] = (
     ("evolver", "attribute", "prompt"),
@@ -74,7 +73,7 @@ class LoadedSpec:
     start_file: Path | None
     """`start` as the absolute path of an existing file."""
     recipe: str
-    """The recipe merged over the spec; `harnessrl` if none was."""
+    """The recipe merged over the spec; "" if none was."""
     source: Node = field(repr=False, compare=False)
 
     def problem(self, path: Steps, message: str) -> Problem:
@@ -112,7 +111,7 @@ def load_run_spec(
     start_file = _existing(source.get("start"), ("start",), problems)
     if spec is None or problems:
         raise SpecError(_in_order(problems, path))
-    return LoadedSpec(spec, task_files, start_file, recipe or DEFAULT_RECIPE, source)
+    return LoadedSpec(spec, task_files, start_file, recipe or "", source)
 
 
 def load_task_file(path: Path, fault: PluginFault | None = None) -> TaskFile:

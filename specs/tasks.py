@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -224,13 +223,29 @@ Check = Annotated[
 ]
 
 
+#: The least and the most points of a criterion, in size: of a rubric's no sum overflows or loses any.
+LEAST_POINTS, MOST_POINTS = 1e-6, 1e6
+
+
+def _count(points: float) -> float:
+    if not LEAST_POINTS <= abs(points) <= MOST_POINTS:
+        told = "points must be a finite number other than 0 (negative = penalty), in size"
+        raise ValueError(f"{told} from {LEAST_POINTS:f} to {MOST_POINTS:,.0f}")
+    return points
+
+
+#: Points of a criterion.
+Points = Annotated[float, AfterValidator(_count)]
+
+
 class Criterion(Strict):
     """One thing the rubric looks for."""
 
     text: Annotated[str, Field(min_length=1)]
     """What is looked for, in words. A judge reads this and nothing else of the criterion."""
-    points: float
-    """What meeting it is worth. Below zero: a bad behaviour, and met means that it is present."""
+    points: Points
+    """What meeting it is worth, at most 1,000,000. Below zero: a bad behaviour, and met means that it is
+    present."""
     check: Check | None = None
     """A program that decides it; without one, a judge does."""
     extract: Annotated[str, Field(min_length=1)] | None = None
@@ -239,13 +254,6 @@ class Criterion(Strict):
     """The most a response can earn that fails it (unmet; met, where `points` are below zero)."""
     tags: AtLeastOne[str] | None = None
     """What the source says of it (`axis:accuracy`), for tables by axis. No part of the criterion's id."""
-
-    @field_validator("points")
-    @classmethod
-    def _counts(cls, value: float) -> float:
-        if value == 0 or not math.isfinite(value):
-            raise ValueError("points must be a finite number other than 0 (negative = penalty)")
-        return value
 
     @field_validator("extract")
     @classmethod

@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter, model_validator
 from .errors import did_you_mean
 from .faults import Fault, FaultsError, fault
 from .guidance import Dose, Fade, GuidanceField, Lines
-from .tasks import Criterion, Many, Strict, Task
+from .tasks import Criterion, Many, Points, Strict, Task
 
 
 class _Update(Strict):
@@ -178,7 +178,7 @@ class Reweight(_Update):
     op: Literal["reweight"] = "reweight"
     criterion_id: str
     """The criterion."""
-    points: float
+    points: Points
     """Its new points, of the same sign."""
 
 

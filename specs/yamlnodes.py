@@ -340,21 +340,27 @@ def scalar_fault(value: object) -> str | None:
     return None
 
 
-def from_data(data: Any, problems: list[Problem], path: Steps = ()) -> Node:
-    """Options of the command line as nodes; what no field allows goes to `problems`."""
+def from_data(data: Any, problems: list[Problem], path: Steps = (), quoted: bool = False) -> Node:
+    """Options of the command line as nodes; what no field allows goes to `problems`.
+
+    Strings stand there without quotes; in JSON (`quoted`) they have them.
+    """
     node = Node(COMMAND_LINE, 0, 0, data)
     if len(path) > MAX_DEPTH:
         node.value = None
         problems.append(node.problem(path[:3], f"nested more than {MAX_DEPTH} levels deep"))
     elif isinstance(data, dict):
         node.value = {
-            str(key): Entry(Node(COMMAND_LINE, 0, 0, str(key)), from_data(value, problems, (*path, key)))
+            str(key): Entry(
+                Node(COMMAND_LINE, 0, 0, str(key)), from_data(value, problems, (*path, key), quoted)
+            )
             for key, value in data.items()
         }
     elif isinstance(data, list | tuple):
-        node.value = [from_data(item, problems, (*path, i)) for i, item in enumerate(data)]
+        node.value = [from_data(item, problems, (*path, i), quoted) for i, item in enumerate(data)]
     else:
-        node.written = data if isinstance(data, str) else json.dumps(data, default=str)
+        as_given = isinstance(data, str) and not quoted
+        node.written = data if as_given else json.dumps(data, default=str, ensure_ascii=False)
         if fault := scalar_fault(data):
             node.bad = True
             message = f"{shortened(node.written)} is not allowed: {fault}"

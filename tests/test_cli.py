@@ -87,6 +87,9 @@ CASES = {
     ),
     "points of NaN": Case(TASKS, "points: 1, check", "points: .nan, check", ".nan", ("number",)),
     "points of zero": Case(TASKS, "points: -1", "points: 0", "0,", ("other than 0",)),
+    "points whose sum would overflow": Case(
+        TASKS, "points: 1, check", "points: 1e308, check", "1e308", ("0.000001 to 1,000,000",)
+    ),
     "a task twice": Case(
         TASKS, "id: dog", "id: fox", "fox\n    domain: animals\n    prompt: Is", ("fox",)
     ),

@@ -19,12 +19,13 @@ from typing import Any
 
 import pytest
 import tiny
+import yaml
 from click.testing import Result
 from harnessrl.memory.events import fold_versions, read_log
 from harnessrl.memory.records import Accepted, AnyRecord, Decision, Group, Refused
 from harnessrl.specs import updates
 from harnessrl.specs.harness import HarnessState
-from harnessrl.specs.loader import load_harness_file, load_run_spec, load_task_file
+from harnessrl.specs.loader import dump_yaml, load_harness_file, load_run_spec, load_task_file
 from harnessrl.specs.tasks import Criterion, RegexCheck
 from harnessrl.trainer import train
 from harnessrl.trainer.data.load import load_resolved
@@ -637,6 +638,32 @@ def test_all_that_does_not_fit_is_told_at_its_place(stopped: Path, early: Early,
     assert second.endswith(f"(did you mean {DIGIT.id}?)")
     assert third.startswith(f"{path}:6:3: update.criterion: a criterion has no check")
     assert nothing_handed_in(stopped, early)
+
+
+def test_what_needs_no_rollout_to_be_refused_is_not_handed_in(
+    stopped: Path, early: Early, tmp_path: Path
+) -> None:
+    spec, tasks = stopped / "spec.yaml", stopped / "tasks.yaml"
+    spec.write_text(spec.read_text().replace("anchored: false", "anchored: true"))
+    content = yaml.safe_load(tasks.read_text())
+    (fox,) = [task for task in content["train"] if task["id"] == "fox"]
+    fox["reference"] = "It jumps over the lazy dog because it is in a hurry."
+    tasks.write_text(dump_yaml(content))
+    head = "update:\n  rationale: ''\n  task_ids: [dog, fox]\n  op: "
+    lines = "  lines:\n  - %s\n"
+    leak = f"mount\n  share: 0.5\n{lines % 'It jumps over the lazy dog because it is in a hurry'}"
+    ramp = f"mount\n  share: ramp\n{lines % 'Be kind.'}"
+    for text, at, says in (
+        (f"retire\n  criterion_id: {DIGIT.id}\n", f"5:17: update.criterion_id: {DIGIT.id}", "anchored"),
+        (leak, "6:3: update.lines", "a leak, 100% of it (by 4-word runs) is in the reference of fox"),
+        (ramp, "5:10: update.share", "a ramp shows each rollout other lines"),
+    ):
+        path = written(tmp_path, head + text)
+        for more in ([], ["--force"]) if text != ramp else ([],):
+            told = refused("apply", stopped, path, *more).splitlines()[-1]
+            assert told.startswith(f"{path}:{at}: ") and says in told
+        assert nothing_handed_in(stopped, early)
+    done("apply", stopped, path, "--force")
 
 
 def test_an_author_that_is_not_utf_8_can_be_written_down(stopped: Path) -> None:

@@ -341,6 +341,7 @@ def test_both_schemas_may_stand_in_one_file(tmp_path: Path) -> None:
         ({"rubric": []}, "rubric", "at least 1 item"),
         ({"rubric": [WORDS, WORDS]}, "rubric[1]", "the same criterion twice"),
         ({"rubric": [WORDS, {**DIGITS, "points": 0}]}, "rubric[1].points", "other than 0"),
+        ({"rubric": [{**WORDS, "points": 5e-324}]}, "rubric[0].points", "0.000001 to 1,000,000"),
         ({"rubric": [{**WORDS, "points": "2"}]}, "rubric[0].points", "must be a number"),
         ({"rubric": [{**WORDS, "points": float("nan")}]}, "rubric[0].points", "finite number"),
         ({"rubric": [{"points": 1}]}, "rubric[0].text", "required"),
@@ -719,6 +720,11 @@ def test_rows_that_are_no_lines(tmp_path: Path) -> None:
     path.write_text(json.dumps([json.loads(own()), json.loads(own("A.", domian=1))]))
     (line,) = told(tmp_path, path)
     assert line.startswith(f"{path}:1:1: [1].domian: unknown key".replace("[1]", "[2]"))
+    path.write_text(json.dumps([json.loads(own(reference=2)), json.loads(own(rubric="é"))]))
+    assert told(tmp_path, path) == [
+        f'{path}:1:1: [1].reference: must be a string, not 2; quote it: "2"',
+        f'{path}:1:1: [2].rubric: must be a list, not "é"',
+    ]
 
 
 def test_shares_leaks_and_a_start_that_does_not_fit_are_told_together(tmp_path: Path) -> None:
@@ -744,6 +750,26 @@ def test_shares_leaks_and_a_start_that_does_not_fit_are_told_together(tmp_path: 
         ("start.yaml", 8, "tasks.rhine.g[1].field"),
     ]
     assert "(did you mean rivers?)" in str(caught.value) and "(did you mean rhine?)" in str(caught.value)
+
+
+def test_a_harness_file_to_start_from_leaks_no_reference(tmp_path: Path) -> None:
+    reference = "Mercury is liquid because relativistic effects weaken its metallic bonds strongly."
+    rows = write_rows(tmp_path, own("Why?", id="a", reference=reference), own("Who?", id="b"))
+    start = tmp_path / "start.yaml"
+    lines = "lines: [relativistic effects weaken its metallic bonds]"
+    start.write_text(
+        f"tasks:\n  b:\n    g: [{{field: skill, {lines}}}]\n"
+        f"  a:\n    g:\n    - {{field: skill, lines: [Be kind.]}}\n    - field: outline\n      {lines}\n"
+    )
+    spec = tmp_path / "run.yaml"
+    spec.write_text(
+        f"extends: {tiny.write_spec(tmp_path / 'spec', 'smollm2-wheel').spec}\n"
+        f"tasks: {{files: ['{rows}']}}\nstart: {start}\n"
+    )
+    with pytest.raises(SpecError) as caught:
+        load_tasks(load_run_spec(spec))
+    (problem,) = caught.value.problems
+    assert str(problem).startswith(f"{start}:8:7: tasks.a.g[1].lines: a leak, 100% of it")
 
 
 # --- what is derived from a prompt ----------------------------------------------------------------

@@ -13,10 +13,14 @@ import tiny
 import yaml
 from click.testing import Result
 from harnessrl.specs.errors import Problem
+from harnessrl.specs.loader import dump_yaml
+from harnessrl.specs.tasks import TrainTask
 from harnessrl.trainer.data.converters import CONVERTERS
 from harnessrl.trainer.data.converters.common import converted
+from harnessrl.trainer.data.load import Tasks, load_resolved
 from harnessrl.trainer.data.mix import assemble
 from harnessrl.trainer.data.readers import MAX_DEPTH, MAX_ROW, RawRow, read_raw
+from harnessrl.trainer.data.rows import read_rows
 from pyarrow import parquet
 
 GPQA = ("Question", "Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
@@ -66,6 +70,18 @@ def build(path: Path, converter: str = "tasks") -> Result:
     return done
 
 
+def deep(levels: int) -> dict[str, Any]:
+    inside: dict[str, Any] = {}
+    for _ in range(levels - 1):
+        inside = {"a": inside}
+    return inside
+
+
+MANY_WORDS = {
+    "kind": "ifeval",
+    "id": "length_constraints:number_words",
+    "args": {"num_words": 10**20, "relation": "less than"},
+}
 SPOILT: dict[str, tuple[Callable[[], bytes], str]] = {
     "no UTF-8": (lambda: b'{"prompt": "\xff"}', "byte 0xff is not UTF-8"),
     "UTF-16": (lambda: json.dumps(own(2)).encode("utf-16"), "is not UTF-8"),
@@ -90,6 +106,18 @@ SPOILT: dict[str, tuple[Callable[[], bytes], str]] = {
     "deep": (lambda: nested(100_000).encode(), "nested too deeply"),
     "rather deep": (lambda: nested(900).encode(), "nested too deeply"),
     "a little deep": (lambda: nested(MAX_DEPTH).encode(), "nested too deeply"),
+    "deep in its origin": (  # a row may be so deep, a task two levels down in a run's tasks.yaml not
+        lambda: json.dumps(own(2, origin={"row": "1", "more": deep(MAX_DEPTH - 2)})).encode(),
+        "origin: nested more than 100 levels deep",
+    ),
+    "more than 64 bits": (
+        lambda: json.dumps(own(2, origin={"row": "1", "more": {"group": [2**64 - 1]}})).encode(),
+        "origin.more.group[0]: 18446744073709551615 is not allowed: must be a number of at most 64 bits",
+    ),
+    "an argument of more than 64 bits": (
+        lambda: json.dumps(own(2, rubric=[{"text": "a", "points": 1.0, "check": MANY_WORDS}])).encode(),
+        "rubric[0].check.args.num_words: 100000000000000000000 is not allowed",
+    ),
     "half a pair": (lambda: json.dumps(own(2, reference="\ud800")).encode(), "half of a surrogate pair"),
     "NUL": (lambda: b"\0", "not JSON"),
     "NUL in a text": (lambda: json.dumps(own(2, reference="a\0b")).encode(), "NUL"),
@@ -273,6 +301,18 @@ def test_a_number_that_no_float_holds_refuses_the_row() -> None:
     told = converted(CONVERTERS["verl"], {"prompt": "Hm", "reward_model": reward})
     assert isinstance(told, str)
     assert isinstance(converted(CONVERTERS["longwriter-zero"], {"prompt": "Hm", "length": 10**400}), str)
+
+
+def test_what_a_row_may_hold_is_read_back_from_the_run_s_tasks(tmp_path: Path) -> None:
+    held = {**deep(MAX_DEPTH - 3), "<<": [-(2**63), 2**63 - 1], "f": [1e308, 5e-324], "t": "\x85\x1b 012"}
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(own(origin={"row": "1", "more": held})) + "\n")
+    (row,) = read_rows(path)
+    assert isinstance(row.task, TrainTask)
+    tasks = Tasks({row.task.id: row.task})
+    tasks_file = tmp_path / "tasks.yaml"
+    tasks_file.write_text(dump_yaml(tasks.as_file().model_dump(mode="json", exclude_none=True)))
+    assert load_resolved(tasks_file) == tasks
 
 
 # --- mixes ----------------------------------------------------------------------------------------

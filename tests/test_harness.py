@@ -192,7 +192,7 @@ def test_mounting_replaces_what_was_mounted() -> None:
         ([], on(Reweight, criterion_id=GAMMA.id, points=1.0), f"{GAMMA.id} is not scored on a"),
         ([], on(Reweight, criterion_id=ALPHA.id, points=1.0), f"{ALPHA.id} of a is just that already"),
         ([], on(Reweight, criterion_id=ALPHA.id, points=-1.0), "-1 points for"),
-        ([], on(Reweight, criterion_id=ALPHA.id, points=0.0), "which has +1; allowed: the same sign"),
+        ([], on(Reweight, criterion_id=ALPHA.id, points=-1.0), "which has +1; allowed: the same sign"),
         ([ADD], on(Reweight, criterion_id=GAMMA.id, points=2.0), "which has -1; allowed: the same sign"),
         ([], on(Gate, criterion_id=GAMMA.id, cap=0.5), f"{GAMMA.id} is not scored on a"),
         ([], on(Gate, criterion_id=ALPHA.id, cap=None), f"{ALPHA.id} of a is just that already"),

@@ -127,7 +127,7 @@ def plain(text: str) -> Any:
 
 def test_a_spec(tmp_path: Path) -> None:
     loaded = run_spec(SPEC)
-    assert loaded.recipe == "harnessrl"
+    assert loaded.recipe == ""
     assert loaded.task_files == (tmp_path.resolve() / "tasks.yaml",)
     assert loaded.spec.seed == 7
     assert loaded.spec.engine.learning_rate == 1e-5
@@ -258,7 +258,7 @@ shared_pool: [a]
         "(missing ) at position 1)",
         "t.yaml:10:74: train[0].rubric[4].check.present: must be true or false, not 1",
         "t.yaml:11:27: train[0].rubric[5].points: 0: points must be a finite number other than 0 "
-        "(negative = penalty)",
+        "(negative = penalty), in size from 0.000001 to 1,000,000",
         "t.yaml:11:37: train[0].rubric[5].check: needs `min`, `max` or both (words)",
         "t.yaml:12:27: train[0].rubric[6].points: must be a number, not x",
         "t.yaml:12:37: train[0].rubric[6].check: must be a mapping, not words",
@@ -382,6 +382,8 @@ def test_a_regular_expression_too_deep_for_its_compiler() -> None:
         ("tasks.jsonl", None),  # of another kind
         ("folders.yaml", None),  # folder.yaml is no file
         ("tasks", None),
+        ("base.yamll", "base.yaml"),  # no kind at all
+        ("base.md", None),
     ],
 )
 def test_only_a_file_of_the_same_kind_and_nearly_the_same_name_is_suggested(

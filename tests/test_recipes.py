@@ -137,6 +137,15 @@ def test_grpo_never_changes_anything(run_of: Callable[[str], Run]) -> None:
     assert not run.metrics[-1]["rollouts"].get("critic")
 
 
+@pytest.mark.parametrize("name", ["grpo", "no-g", "amaris", "amaris++"])
+def test_without_g_the_guidance_of_the_spec_is_left_out(name: str, tmp_path: Path) -> None:
+    spec = tmp_path / "guided.yaml"
+    start = "{field: skill, lines: [Name leaves.]}"
+    spec.write_text(f"extends: {QUICKSTART}\ninterfaces: {{g: {{start: [{start}]}}}}\n")
+    assert load_run_spec(spec, "no-c").spec.interfaces.g.start  # with g it stays
+    assert not load_run_spec(spec, name).spec.interfaces.g.start
+
+
 # --- ruscarl --------------------------------------------------------------------------------------
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import shutil
 import signal
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 import tiny
 from filelock import FileLock
@@ -20,9 +23,13 @@ from harnessrl.specs.loader import load_harness_file, load_run_spec
 from harnessrl.specs.updates import Pause
 from harnessrl.trainer import train
 from harnessrl.trainer.controller import Controller
+from harnessrl.trainer.data.load import load_tasks
+from harnessrl.trainer.provenance import provenance
 from harnessrl.trainer.requests import UpdateRequest, hand_in
 from harnessrl.trainer.runfolder import RunFolder, latest_checkpoint
 from harnessrl.trainer.slots import Slots
+from harnessrl.trainer.stored import differences, read_stored, run_started, write_start
+from pyarrow import parquet
 
 
 @pytest.fixture(autouse=True)
@@ -391,6 +398,31 @@ def test_changed_tasks_are_refused_with_what_changed(stopped: tiny.Paths) -> Non
 def test_the_same_spec_is_accepted(stopped: tiny.Paths, reference: Path) -> None:
     resume(stopped.run, stopped.spec)
     assert_equal_runs(stopped.run, reference)
+
+
+def test_dates_and_the_like_of_a_parquet_file_are_no_change(small: tiny.Paths) -> None:
+    about = {
+        "day": datetime.date(2024, 2, 29),
+        "at": datetime.datetime(2024, 2, 29, 1, 2, 3, 4, datetime.UTC),
+        "time": datetime.time(1, 2, 3),
+        "took": datetime.timedelta(seconds=1.5),
+        "price": Decimal("1.50"),
+        "bytes": b"abc",
+    }
+    rubric = [{"text": "Is kind.", "points": 1.0, "check": {"kind": "words", "min": 1}}]
+    row = {"id": "a", "prompt": "Hm?", "rubric": rubric, "origin": {"row": "1", "more": about}}
+    data = small.spec.with_name("rows.parquet")
+    parquet.write_table(pyarrow.Table.from_pylist([row]), data)
+    small.spec.write_text(small.spec.read_text().replace("texts/animals.yaml", data.name))
+    loaded = load_run_spec(small.spec)
+    tasks = load_tasks(loaded)
+    folder = RunFolder(small.run)
+    write_start(folder, loaded.spec, tasks, provenance(0, "", probe=False))
+    EventLog(folder.events).append([run_started("tiny", "", loaded.spec, tasks)])
+    assert differences(read_stored(folder), loaded.spec, load_tasks(loaded)) == []
+    other = row | {"origin": {"row": "1", "more": about | {"day": datetime.date(2024, 3, 1)}}}
+    parquet.write_table(pyarrow.Table.from_pylist([other]), data)
+    assert differences(read_stored(folder), loaded.spec, load_tasks(loaded)) == ["task a: changed"]
 
 
 def test_a_finished_run_says_so(finished: tiny.Finished, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from ..memory.records import RunFinished, RunStarted
 from ..specs.errors import Steps, dotted
 from ..specs.loader import TEMPLATES, dump_yaml, load_harness_file, load_run_spec
 from ..specs.schema import RunSpec
+from ..specs.tasks import Task
 from .data.load import Tasks, load_resolved
 from .runfolder import RunFolder, latest_checkpoint, locked
 
@@ -167,6 +168,11 @@ def _changed_tasks(old: Tasks, new: Tasks) -> list[str]:
             lines.append(f"task {task_id}: taken out")
         elif task_id not in before:
             lines.append(f"task {task_id}: added")
-        elif before[task_id] != after[task_id]:
+        elif before[task_id] != after[task_id] and _plain(before[task_id]) != _plain(after[task_id]):
             lines.append(f"task {task_id}: changed")
     return lines
+
+
+def _plain(task: Task) -> dict[str, Any]:
+    """A task as it is stored: dates, decimals and bytes of a parquet file became texts there."""
+    return task.model_dump(mode="json")

@@ -17,12 +17,13 @@ import numpy as np
 
 from ...memory.records import Group, Measurement
 from ...prompts import fullest_prompt
-from ...specs.guidance import overlap, show
+from ...specs.guidance import show
 from ...specs.harness import HarnessState, UpdateError, apply
+from ...specs.rules import RAMP, forbidden, ramps
 from ...specs.sampling import effective_tasks, probabilities, stream
 from ...specs.schema import RunSpec
 from ...specs.tasks import TrainTask
-from ...specs.updates import MOST_MEASURED, Edit, Mount, Update, replaced
+from ...specs.updates import MOST_MEASURED, Update
 from ..policy import Policy, PromptError
 from ..scoring.diagnosis import group_signals, pool
 from ..scoring.reward import Floats
@@ -183,21 +184,9 @@ class Critic:
     def check(self, update: Update, harness: HarnessState, step: int) -> HarnessState:
         """The harness with the update, or `UpdateError`: it does not fit, or a rule forbids it."""
         after = apply(harness, [update], step)
-        g, c = self.spec.interfaces.g, self.spec.interfaces.c
+        for broken in forbidden(update, harness.tasks, self.spec.interfaces):
+            raise UpdateError(broken.message)
         for task_id in update.task_ids:
-            task = harness.tasks[task_id]
-            if c.anchored and (touched := replaced(update) & {k.id for k in task.rubric}):
-                raise UpdateError(
-                    f"{update.op}: {', '.join(sorted(touched))} is a seed criterion of {task_id}, and "
-                    "interfaces.c.anchored keeps those"
-                )
-            if isinstance(update, Mount | Edit) and update.lines != "rubric" and task.reference:
-                share = overlap(update.lines, task.reference, task.prompt)
-                if share > g.max_overlap:
-                    raise UpdateError(
-                        f"{update.op}: a leak, {share:.0%} of it (by 4-word runs) is in the reference of "
-                        f"{task_id} (interfaces.g.max_overlap {g.max_overlap:g})"
-                    )
             try:
                 self.policy.check_prompt(fullest_prompt(after, task_id))
             except PromptError as error:
@@ -209,9 +198,9 @@ class Critic:
 
         Raises `UnmeasurableError` where every rollout of every group is of a kind of its own.
         """
+        if ramps(harness, task.id):
+            raise UnmeasurableError(RAMP)
         mounted = harness.of(task.id).guidance
-        if any(g.share == "ramp" for g in mounted):
-            raise UnmeasurableError("a ramp shows each rollout other lines")
         left = self.memory.strengths(harness, task.id, step, self.spec.engine.steps)
         rng = stream(self.spec.seed, "critic-guidance", step, task.id)  # a ramp's; nothing is drawn
         size = self.spec.engine.group_size

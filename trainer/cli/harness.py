@@ -129,6 +129,7 @@ def apply_update(
     """
     from ...agents.scoring.plugins import fault
     from ...specs.loader import SpecError, load_update, places
+    from ...specs.rules import forbidden, unmeasurable
     from ...specs.updates import describe, resolve, unknown_names
     from ..requests import UpdateRequest, new_id
 
@@ -140,7 +141,11 @@ def apply_update(
         fail(str(error), BAD_INPUT)
     unknown = list(unknown_names(update, tasks.train))
     update = update if unknown else resolve(update, tasks.train)
-    if found := [*unknown, *_misfits(update, versions[-1], spec), *([] if force else _too_many(update))]:
+    unfit = [*unknown, *_misfits(update, versions[-1], spec)]
+    if not unfit:  # it can be applied
+        unfit += forbidden(update, tasks.train, spec.interfaces)
+        unfit += [] if force else unmeasurable(update, versions[-1])
+    if found := [*unfit, *([] if force else _too_many(update))]:
         fail("\n".join(map(str, places(file, found, ("update",)))), BAD_INPUT)
     say(describe(update))
     if not force and update.interface != "p":

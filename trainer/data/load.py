@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from ...agents.scoring.checks import missing_resource
 from ...agents.scoring.plugins import fault
 from ...specs.errors import Problem
 from ...specs.faults import Fault
-from ...specs.guidance import overlap
 from ...specs.harness import check_shares
 from ...specs.harnessfile import HarnessFile, misfits
 from ...specs.loader import (
@@ -25,6 +24,7 @@ from ...specs.loader import (
 )
 from ...specs.loader import places as file_places
 from ...specs.ood import OodTask
+from ...specs.rules import leak
 from ...specs.tasks import Criterion, HeldOutTask, Pool, Task, TaskFile, TrainTask, ValidationTask
 from ...specs.texts import normalised
 from .converters import for_evaluation_only
@@ -185,7 +185,8 @@ def _over_all(loaded: LoadedSpec, tasks: Tasks, places: Places) -> Iterator[Prob
         unknown = [name for name in shares if name not in domains]
         yield loaded.problem(("interfaces", "p", "domain_shares", *unknown[:1]), problem)
     if loaded.start_file is not None:
-        found = list(islice(misfits(tasks.start, tasks.train), MOST))
+        every = chain(misfits(tasks.start, tasks.train), _start_leaks(loaded, tasks))
+        found = list(islice(every, MOST))
         yield from file_places(loaded.start_file, found)
 
 
@@ -219,20 +220,21 @@ def load_resolved(path: Path) -> Tasks:
 
 
 def _guidance_leaks(loaded: LoadedSpec, tasks: Tasks) -> Iterator[Problem]:
-    """Guidance from the start must not repeat what a task keeps as its reference."""
+    """Guidance that the spec mounts at the start must not repeat what a task keeps as its reference."""
     g = loaded.spec.interfaces.g
     for n, entry in enumerate(g.start):
         for task in tasks.train.values():
-            if entry.lines != "rubric" and task.reference:
-                share = overlap(entry.lines, task.reference, task.prompt)
-                if share > g.max_overlap:
-                    message = (
-                        f"a leak: {share:.0%} of it (by 4-word runs) is in the reference of {task.id} "
-                        f"(interfaces.g.max_overlap {g.max_overlap:g})"
-                    )
-                    at = ("interfaces", "g", "start", n, "lines")
-                    yield loaded.problem(at, message)
-                    break
+            if told := leak(entry.lines, task, g):
+                yield loaded.problem(("interfaces", "g", "start", n, "lines"), told)
+                break
+
+
+def _start_leaks(loaded: LoadedSpec, tasks: Tasks) -> Iterator[Fault]:
+    """Nor must what the harness file to start from mounts on it."""
+    for task_id, entry in tasks.start.tasks.items():
+        for n, guidance in enumerate(entry.g if task_id in tasks.train else ()):
+            if told := leak(guidance.lines, tasks.train[task_id], loaded.spec.interfaces.g):
+                yield Fault(told, (("tasks", task_id, "g", n, "lines"),))
 
 
 def _add(tasks: Tasks, where: str, task: AnyTask, judged: bool, places: Places) -> tuple[str, str] | None:

@@ -59,7 +59,7 @@ def read_raw(path: Path) -> Iterator[RawRow]:
     try:
         for raw in reader(path):
             # No line is too large here, nor one of few brackets nested too deeply.
-            may_be = not raw.line or raw.line.count(b"{") + raw.line.count(b"[") > MAX_DEPTH
+            may_be = not raw.line or raw.line.count(b"{") + raw.line.count(b"[") >= MAX_DEPTH
             if may_be and isinstance(raw.fields, dict) and (told := _beyond_limits(raw.fields)):
                 line, name = (1, f"[{raw.number}]") if raw.where.endswith("]") else (raw.number, "")
                 raw = replace(raw, fields=Problem(str(path), line, 1, name, told))

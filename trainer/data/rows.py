@@ -13,11 +13,11 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from ...agents.scoring.plugins import fault
-from ...specs.errors import Node, Problem, did_you_mean, explained, near_miss
+from ...specs.errors import Node, Problem, did_you_mean, dotted, explained, near_miss
 from ...specs.loader import SpecError
 from ...specs.ood import OodTask
 from ...specs.tasks import HeldOutTask, Task, TrainTask
-from ...specs.yamlnodes import from_data, read
+from ...specs.yamlnodes import MAX_DEPTH, from_data, read
 from .converters import CONVERTERS, recognised
 from .converters.common import converted, is_text, safe_id, why
 from .readers import RawRow, read_raw
@@ -31,6 +31,10 @@ SPLITS: dict[str, type[TrainTask] | type[HeldOutTask] | type[OodTask]] = {
 }
 #: Bytes of a line in which the columns of mistakes are looked for.
 MAX_PLACED = 100_000
+#: Where a task stands in a run's tasks.yaml, which takes no more than 64 bits and `MAX_DEPTH` levels.
+_IN_A_FILE = ("train", 0)
+_DEEPEST = MAX_DEPTH - len(_IN_A_FILE)
+_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 
 
 @dataclass(frozen=True)
@@ -90,10 +94,16 @@ def _first(problems: list[Problem]) -> str:
 
 
 def unwritable(task: Task) -> str | None:
-    """Why a task that was read cannot be written as a line of JSON, or None."""
+    """Why a task cannot be written as a line of JSON, or not be read back from a run folder; or None."""
     with suppress(PydanticSerializationError):
         written = to_json(task, exclude_none=True)
-        if b"null" not in written and b"\\u0000" not in written:  # a null may have been a NaN
+        if (
+            b"null" not in written  # it may have been a NaN
+            and b"\\u0000" not in written
+            and b"0" * 19 not in written.translate(_ZEROS)  # perhaps a number beyond 64 bits
+            # `},{` leads no deeper: of the criteria of a rubric, one counts.
+            and written.count(b"{") + written.count(b"[") - written.count(b"},{") <= _DEEPEST
+        ):
             return None
     try:
         # Not in the mode `json`, which makes nulls of numbers that are not finite.
@@ -106,6 +116,10 @@ def unwritable(task: Task) -> str | None:
         return f"holds what JSON cannot: {str(error)[:120]}"
     if "\\u0000" in line.replace("\\\\", ""):  # JSON's escape, and no backslash before `u0000`
         return "a NUL character is not text"
+    problems: list[Problem] = []
+    from_data(plain, problems, _IN_A_FILE)
+    for problem in problems:
+        return f"{problem.path.removeprefix(dotted(_IN_A_FILE) + '.')}: {problem.message}"
     return None
 
 
@@ -155,7 +169,7 @@ def _own(row: dict[str, Any], named: dict[str, str], line: bytes) -> AnyTask | l
         task = (kind or TrainTask).model_validate(fields, context=fault)
     except ValidationError as error:
         of_no_field: list[Problem] = []  # what no field may hold
-        node = from_data(fields, of_no_field)
+        node = from_data(fields, of_no_field, quoted=True)
         node = _nodes(row, line) if line else node
         return problems + of_no_field + explained(kind or TrainTask, node, error) or why(error)
     except RecursionError:  # the regex compiler's
@@ -170,4 +184,4 @@ def _nodes(row: dict[str, Any], line: bytes) -> Node:
             node, _ = read(line.decode(), "")
             if node.plain() == row:
                 return node
-    return from_data(row, [])
+    return from_data(row, [], quoted=True)

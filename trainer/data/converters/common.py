@@ -134,7 +134,8 @@ def summed(rubric: Iterable[Criterion]) -> tuple[Criterion, ...]:
     for criterion in rubric:
         times.setdefault(criterion.id, []).append(criterion)
     return tuple(
-        same[0].model_copy(update={"points": sum(c.points for c in same)}) for same in times.values()
+        Criterion.model_validate({**dict(same[0]), "points": sum(c.points for c in same)})
+        for same in times.values()
     )
 
 
