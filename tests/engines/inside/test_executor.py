@@ -189,7 +189,7 @@ class Processor:
 def test_a_model_that_can_see_is_asked_in_text(controller: ScriptedController) -> None:
     engine, plain = ScriptedEngine(), ScriptedEngine()
     responses = roll_out(engine, tokenizer=Processor())
-    assert responses == roll_out(plain) and engine.asked == plain.asked
+    assert responses == roll_out(plain) and sorted(engine.asked) == sorted(plain.asked)
     controller.limit = 30
     with pytest.raises(PromptTooLongError):
         roll_out(ScriptedEngine(), tokenizer=Processor())
