@@ -369,7 +369,11 @@ def test_what_makes_no_sense_is_refused(service: Service) -> None:
 def test_a_missing_rollout_is_waited_for(service: Service) -> None:
     service.roll_out(0, but=((1, 2),))
     # The trainer must not be able to end a step that is not complete.
-    service.ask("POST", "/v1/steps/0/done", REPORT, expect=410)
+    service.ask("POST", "/v1/steps/0/done", REPORT, expect=409)
+    service.claim(0, 1, 2)
+    service.submit(0, 1, 2, "the last one")
+    service.ask("GET", "/v1/steps/0/advantages")
+    service.ask("POST", "/v1/steps/0/done", REPORT)
 
 
 def test_without_the_token_nothing_but_health(service: Service) -> None:

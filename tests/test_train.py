@@ -81,7 +81,7 @@ def test_the_spec_in_the_folder_is_the_one_that_was_run(finished: tiny.Finished)
     assert stored.spec == asked.spec.model_copy(update={"tasks": own})
     assert stored.task_files == ((finished.run / "tasks.yaml").resolve(),)
     about = json.loads((finished.run / "provenance.json").read_text())
-    assert (about["seed"], about["recipe"], about["probe"]) == (3, "harnessrl", True)
+    assert (about["seed"], about["recipe"], about["probe"]) == (3, "", True)
     assert {"torch", "python", "git_commit", "platform"} <= about.keys()
 
 
@@ -191,7 +191,12 @@ def test_a_run_can_start_from_a_harness_and_with_guidance_for_every_task(small: 
     edit(small.spec, "seed: 3", "seed: 3\nstart: texts/first.yaml")
     edit(small.spec, "max_prompt_tokens: 160", "max_prompt_tokens: 400")
     edit(small.spec, "p: {", "g: {start: [{field: skill, lines: rubric, share: 0.5}]}\n  p: {")
-    done = tiny.invoke("train", small.spec, "--steps", "2", "--recipe", "grpo")
+    static = small.folder / "static.yaml"
+    static.write_text(
+        f"extends: {small.spec}\ninterfaces:\n"
+        + "".join(f"  {name}: {{evolve: false}}\n" for name in "pgc")
+    )
+    done = tiny.invoke("train", static, "--steps", "2")
     assert done.exit_code == 0, done.output
     started = next(r for r in read_log(small.run / "events.jsonl") if isinstance(r, RunStarted))
     assert list(started.harness.tasks) == ["dog"] and started.guidance[0].field == "skill"
