@@ -31,10 +31,11 @@ from .faults import Fault
 from .harnessfile import HarnessFile
 from .layers import merge, no_file, read_chain, read_file
 from .mix import MixSpec
+from .plainyaml import read_plain
 from .schema import Judge, RunSpec
 from .tasks import PluginFault, TaskFile
 from .updates import Update, UpdateFile
-from .yamlnodes import dump_yaml, from_data, read_plain
+from .yamlnodes import dump_yaml, from_data
 
 __all__ = [
     "LoadedSpec",

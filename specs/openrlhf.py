@@ -103,8 +103,7 @@ class ControllerAddress(Strict, Checked):
     @property
     def url(self) -> str:
         """`http://host:port`."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return http_url(self.host, self.port)
 
 
 class OpenrlhfEngine(GrpoEngine, Checked):
@@ -268,6 +267,11 @@ class OpenrlhfEngine(GrpoEngine, Checked):
                 )
                 takers = [name for name, (gpus, _) in shares.items() if gpu in gpus]
                 yield fault(told, *(("serve", name, "gpus") for name in takers), ("serve",))
+
+
+def http_url(host: str, port: int) -> str:
+    """`http://host:port`, brackets around an address of IPv6."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def server_address(base_urls: tuple[str, ...]) -> tuple[str, int]:

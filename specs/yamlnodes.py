@@ -39,9 +39,7 @@ _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 #: Characters YAML allows in no place, and the byte order mark anywhere but at the start.
-_FORBIDDEN = re.compile(
-    "[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
-)
+FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -51,7 +49,7 @@ def read(text: str, file: str) -> tuple[Node, list[Problem]]:
     Raises `SpecError` where nothing sensible can be read after the problem (syntax, several
     documents, an empty file, too deep, too many aliases).
     """
-    forbidden = _FORBIDDEN.search(text)
+    forbidden = FORBIDDEN.search(text)
     if forbidden:
         before = text[: forbidden.start()].split("\n")
         message = f"character U+{ord(forbidden[0]):04X} is not allowed in YAML"
@@ -65,80 +63,6 @@ def read(text: str, file: str) -> tuple[Node, list[Problem]]:
         # The last two: the pure Python parser on escapes such as "\U00110000".
         problem = Problem(file, 1, 1, "", f"not valid YAML: {error}")
     raise SpecError([*reader.problems, problem])
-
-
-class UnusualError(ValueError):
-    """Something in a text is wrong or needs a closer look: `read` tells what."""
-
-
-def read_plain(text: str) -> Any:
-    """The data of a text in which all is well: what `read` gives as nodes, in half the time.
-
-    Raises `UnusualError` where `read` has a problem to tell, and at anchors.
-    """
-    try:
-        return _read_plain(text)
-    except (yaml.YAMLError, ValueError, OverflowError):
-        raise UnusualError from None
-
-
-def _read_plain(text: str) -> Any:
-    if _FORBIDDEN.search(text):
-        raise UnusualError
-    event: Callable[[], Any] = LOADER(text).get_event
-    keys: dict[str, str] = {}  # those that are strings without quotes: most occur often
-    scalar_event, mapping_start, mapping_end, sequence_start, sequence_end = (
-        *(yaml.ScalarEvent, yaml.MappingStartEvent, yaml.MappingEndEvent),
-        *(yaml.SequenceStartEvent, yaml.SequenceEndEvent),
-    )
-
-    def scalar(event: Any) -> Any:
-        if event.anchor is not None or event.tag is not None:
-            raise UnusualError
-        found = event.value if event.style else core_scalar(event.value)
-        if not (type(found) is str and found.isascii()) and scalar_fault(found):
-            raise UnusualError
-        return found
-
-    def value(start: Any, depth: int) -> Any:
-        kind = type(start)
-        if kind is scalar_event:
-            return scalar(start)
-        if kind not in (mapping_start, sequence_start) or depth >= MAX_DEPTH:
-            raise UnusualError
-        if start.anchor is not None or start.tag is not None:
-            raise UnusualError
-        if kind is sequence_start:
-            items = []
-            while type(item := event()) is not sequence_end:
-                items.append(value(item, depth + 1))
-            return items
-        entries: dict[str, Any] = {}
-        while type(key := event()) is not mapping_end:
-            if type(key) is not scalar_event:
-                raise UnusualError
-            name = keys.get(key.value)
-            if name is None:
-                name = scalar(key)
-                if type(name) is not str or name == "<<":
-                    raise UnusualError
-                if not key.style:
-                    keys[name] = name
-            elif key.anchor is not None or key.tag is not None:
-                raise UnusualError
-            if name in entries:
-                raise UnusualError
-            below = event()
-            entries[name] = scalar(below) if type(below) is scalar_event else value(below, depth + 1)
-        return entries
-
-    event()  # the stream starts
-    event()  # so does the document; of an empty file the stream ends, and no value follows
-    root = value(event(), 0)
-    event()  # the document ends
-    if type(event()) is not yaml.StreamEndEvent:
-        raise UnusualError
-    return root
 
 
 def _syntax(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:

@@ -24,7 +24,8 @@ from harnessrl.specs.loader import (
     load_task_file,
     load_update,
 )
-from harnessrl.specs.yamlnodes import UnusualError, read, read_plain
+from harnessrl.specs.plainyaml import UnusualError, read_plain
+from harnessrl.specs.yamlnodes import read
 from harnessrl.trainer.data.load import load_tasks
 from harnessrl.trainer.data.rows import read_rows
 

@@ -118,17 +118,18 @@ def unwritable(task: Task) -> str | None:
         return "a NUL character is not text"
     problems: list[Problem] = []
     from_data(plain, problems, _IN_A_FILE)
-    for problem in problems:
+    if problems:
+        problem = problems[0]
         return f"{problem.path.removeprefix(dotted(_IN_A_FILE) + '.')}: {problem.message}"
     return None
 
 
 def task_of(row: dict[str, Any], raw: RawRow, path: Path) -> AnyTask | list[Problem] | str:
     """A row's fields as a task, or why they are none; it may hold what no line of JSON can."""
-    if not is_text(row):
-        return "half of a surrogate pair is not text"
     if converter := recognised(row):
         return converted(converter, row, raw.key)
+    if not is_text(row):
+        return "half of a surrogate pair is not text"
     if is_own(row):
         name = safe_id(f"{path.stem}-{raw.number}")
         return _own(row, {"id": name, "domain": "general", "source": path.name}, raw.line)

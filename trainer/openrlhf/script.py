@@ -12,7 +12,7 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 
 from ... import __version__
-from ...specs.openrlhf import OpenrlhfEngine, server_address
+from ...specs.openrlhf import OpenrlhfEngine, http_url, server_address
 from ...specs.schema import Endpoint, RunSpec
 from ..runfolder import RunFolder
 from . import leash
@@ -43,8 +43,7 @@ class VllmServer:
     @property
     def health(self) -> str:
         """The URL that answers once the server can serve."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}/health"
+        return f"{http_url(self.host, self.port)}/health"
 
 
 def launch_script(spec: RunSpec, run: RunFolder, python: str, openrlhf_python: str) -> str:
