@@ -7,6 +7,7 @@ pattern of everyday syntax alone is one in any case, and recognised in 1 us.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import regex
 
@@ -29,6 +30,7 @@ _PLAIN = re.compile(
 _RISKY = re.compile(r"\)[*+{]|\(\?(?:R|&|P>|[-+]?\d)|(?:[*+}].*){3}", re.DOTALL)
 
 
+@lru_cache(maxsize=4096)
 def may_run_away(pattern: str) -> bool:
     """May a search take for ever even on a few lines? No is certain, yes is to be tried."""
     return _RISKY.search(pattern) is not None
@@ -39,6 +41,7 @@ def is_plain(pattern: str) -> bool:
     return len(pattern) <= MAX_PLAIN and _PLAIN.fullmatch(pattern) is not None
 
 
+@lru_cache(maxsize=4096)  # rubrics repeat their patterns
 def fault(pattern: str) -> str | None:
     """Why a pattern is no regular expression, or None. Raises `RecursionError` where nested deeply."""
     if is_plain(pattern):

@@ -5,9 +5,14 @@ python -m harnessrl.specs.reference     writes both (tests fail while they are o
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
+import textwrap
 import types
 from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -25,13 +30,43 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 EXTENDS = "Another spec to read first; this file's values go over it, key by key. Relative to this file."
 
 
+@cache
+def meanings(model: type[BaseModel]) -> dict[str, str]:
+    """The docstrings under a model's fields, by field.
+
+    Pydantic would collect them (`use_attribute_docstrings`) as the models are made, at every start.
+    """
+    found: dict[str, str] = {}
+    for part in reversed(model.__mro__):
+        if part is BaseModel or not issubclass(part, BaseModel):
+            continue
+        (written,) = ast.parse(textwrap.dedent(inspect.getsource(part))).body
+        assert isinstance(written, ast.ClassDef)
+        for field, below in pairwise(written.body):
+            match field, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(ast.Constant(str(text))):
+                    found[name] = inspect.cleandoc(text)
+    return found
+
+
+def described(root: type[BaseModel]) -> dict[str, Any]:
+    """A model's JSON Schema in which every field says what it means."""
+    schema = root.model_json_schema()
+    known = {model.__name__: model for model in _reached(root, set())}
+    for name, part in ((root.__name__, schema), *schema.get("$defs", {}).items()):
+        for key, meaning in meanings(known[name]).items():
+            field = part["properties"][key] | {"description": meaning}
+            part["properties"][key] = dict(sorted(field.items()))
+    return schema
+
+
 def run_schema() -> dict[str, Any]:
     """JSON Schema of a run spec.
 
     Nothing is required: a file may extend another one or be a recipe, and `harnessrl validate`, which
     sees the whole chain, says what is missing.
     """
-    schema = RunSpec.model_json_schema()
+    schema = described(RunSpec)
     properties = {"extends": {"type": "string", "description": EXTENDS}, **schema["properties"]}
     schema |= {"$schema": DRAFT, "title": "HarnessRL run spec", "properties": properties}
     layers = _reached_without_lists(schema)
@@ -47,17 +82,17 @@ def run_schema() -> dict[str, Any]:
 
 def tasks_schema() -> dict[str, Any]:
     """JSON Schema of a task file."""
-    return TaskFile.model_json_schema() | {"$schema": DRAFT, "title": "HarnessRL tasks"}
+    return described(TaskFile) | {"$schema": DRAFT, "title": "HarnessRL tasks"}
 
 
 def update_schema() -> dict[str, Any]:
     """JSON Schema of an update that a person writes."""
-    return UpdateFile.model_json_schema() | {"$schema": DRAFT, "title": "HarnessRL update"}
+    return described(UpdateFile) | {"$schema": DRAFT, "title": "HarnessRL update"}
 
 
 def mix_schema() -> dict[str, Any]:
     """JSON Schema of a mix."""
-    return MixSpec.model_json_schema() | {"$schema": DRAFT, "title": "HarnessRL mix"}
+    return described(MixSpec) | {"$schema": DRAFT, "title": "HarnessRL mix"}
 
 
 SCHEMAS = {"harness": run_schema, "tasks": tasks_schema, "update": update_schema, "mix": mix_schema}
@@ -121,7 +156,9 @@ def _sections(model: type[BaseModel], path: str, seen: set[type[BaseModel]]) -> 
         yield f"\n### {path}\n"
     about = " ".join((model.__doc__ or "").split())
     yield f"{about}\n"
-    rows = [_row(name, info, about) for name, info in model.model_fields.items() if not _is_tag(info)]
+    told = meanings(model)
+    fields = [(info, told.get(name), name) for name, info in model.model_fields.items()]
+    rows = [_row(*field, about) for field in fields if not _is_tag(*field[:2])]
     if rows:
         yield "| key | type | default | meaning |\n| --- | --- | --- | --- |"
         yield "\n".join(rows)
@@ -135,10 +172,10 @@ def _sections(model: type[BaseModel], path: str, seen: set[type[BaseModel]]) -> 
             yield from _sections(below, where, seen)
 
 
-def _row(name: str, info: FieldInfo, about: str) -> str:
+def _row(info: FieldInfo, told: str | None, name: str, about: str) -> str:
     default = "*required*" if info.is_required() else _default(info)
     kind = about if _tag(info) else ""  # what a tag means is what its mapping is
-    meaning = " ".join((info.description or kind).split()).replace("|", "\\|")
+    meaning = " ".join((told or kind).split()).replace("|", "\\|")
     return f"| `{name}` | {_type(info.annotation, info.metadata)} | {default} | {meaning} |"
 
 
@@ -158,9 +195,9 @@ def _tag(info: FieldInfo) -> str | None:
     return None
 
 
-def _is_tag(info: FieldInfo) -> bool:
+def _is_tag(info: FieldInfo, told: str | None) -> bool:
     # A tag with a default need not be written; one without says which kind of mapping this is.
-    return _tag(info) is not None and not info.is_required() and info.description is None
+    return _tag(info) is not None and not info.is_required() and told is None
 
 
 def _type(annotation: Any, metadata: list[Any]) -> str:
@@ -193,6 +230,16 @@ def _bounds(metadata: list[Any]) -> str:
                 if (value := getattr(part, name, None)) is not None:
                     found.append(f"{sign} {value:g}")
     return f" {', '.join(found)}" if found else ""
+
+
+def _reached(model: type[BaseModel], seen: set[type[BaseModel]]) -> set[type[BaseModel]]:
+    """A model and all that stand in it."""
+    if model not in seen:
+        seen.add(model)
+        for info in model.model_fields.values():
+            for below in _models(info.annotation):
+                _reached(below, seen)
+    return seen
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:

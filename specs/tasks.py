@@ -66,7 +66,6 @@ class Strict(BaseModel):
         frozen=True,
         strict=True,
         allow_inf_nan=False,
-        use_attribute_docstrings=True,  # what an editor shows, and the spec reference prints
     )
 
 

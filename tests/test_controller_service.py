@@ -354,7 +354,11 @@ def test_what_makes_no_sense_is_refused(service: Service) -> None:
         service.claim(step, slot, sample, expect=409)
     service.submit(0, 0, 0, "not claimed", expect=409)
     service.claim(0, 0, -1, expect=422)
-    service.ask("POST", "/v1/claim", {"step": 0, "slot": 0, "sample": 0, "more": 1}, expect=422)
+    where = {"step": 0, "slot": 0, "sample": 0}
+    told = service.ask("POST", "/v1/claim", {**where, "more": 1}, expect=422)
+    assert [one["loc"] for one in told["detail"]] == [["body", "more"]]
+    for body in (b"", b"[]", b"{", b'{"step": \xff}', json.dumps(where).encode("utf-16")):
+        assert service.http.post("/v1/claim", content=body).status_code == 422
     service.ask("POST", "/v1/steps/1/done", REPORT, expect=409)
     service.ask("POST", "/v1/steps/0/done", REPORT, expect=409)  # its rollouts are out
     service.ask("POST", "/v1/steps/-1/done", REPORT, expect=422)
@@ -381,7 +385,12 @@ def test_without_the_token_nothing_but_health(service: Service) -> None:
     assert bare.get("/health").status_code == 200
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Bearer é".encode()}):
         assert bare.get("/v1/state", headers=headers).status_code == 401
-    assert "/v1/claim" in bare.get("/openapi.json").json()["paths"]
+    paths = bare.get("/openapi.json").json()["paths"]
+    assert "/v1/claim" in paths
+    for path, methods in paths.items():
+        for method in methods:
+            status = bare.request(method, path.replace("{step}", "0"), json={}).status_code
+            assert status == (200 if path == "/health" else 401), path
 
 
 def test_all_of_it_is_described(service: Service) -> None:

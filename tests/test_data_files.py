@@ -20,8 +20,11 @@ from harnessrl.trainer.data.converters.common import converted
 from harnessrl.trainer.data.load import Tasks, load_resolved
 from harnessrl.trainer.data.mix import assemble
 from harnessrl.trainer.data.readers import MAX_DEPTH, MAX_ROW, RawRow, read_raw
-from harnessrl.trainer.data.rows import read_rows
+from harnessrl.trainer.data.rows import _is_plain, read_rows, unwritable
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyarrow import parquet
+from pydantic import ValidationError
 
 GPQA = ("Question", "Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
 
@@ -349,3 +352,29 @@ def test_rows_that_only_their_index_names_are_told_apart(tmp_path: Path) -> None
     assert isinstance(raw, RawRow) and isinstance(raw.fields, dict)
     task = converted(CONVERTERS["verl"], raw.fields)
     assert not isinstance(task, str) and task.id.startswith("my-0-")
+
+
+#: What may stand in JSON and in no file of a run: numbers out of range, half a pair, a NUL, many levels.
+AWKWARD = ("1e400", "-1E+999", "9" * 19, "NaN", "-Infinity", r'"\ud800"', r'"a\u0000"', '"\\\\u0000"')
+PLAIN = ("1", "-2.5e3", "true", '"a }, { b"', '"1e9"', "[]", "{}", '"\u00e9\U0001f600"')
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_what_is_plain_as_a_line_can_be_written(data: st.DataObject) -> None:
+    value = data.draw(st.sampled_from((*AWKWARD, *PLAIN, *PLAIN)))
+    siblings = data.draw(st.integers(0, 30))
+    levels = data.draw(st.integers(0, MAX_DEPTH))
+    inside = ", ".join(["{}"] * siblings + [value])
+    more = '{"a": ' * levels + f"[{inside}]" + "}" * levels
+    line = f'{json.dumps(own())[:-1]}, "origin": {{"row": "1", "more": {{"b": {more}}}}}}}'.encode()
+    fields = json.loads(line)
+    try:
+        task = TrainTask.model_validate({"domain": "d", "source": "s", **fields})
+    except ValidationError:
+        return  # refused in any case
+    if _is_plain(line):
+        assert unwritable(task) is None
+        assert value in PLAIN
+    elif value in PLAIN and siblings + levels < MAX_DEPTH - 15:
+        raise AssertionError("a plain line was looked at again")

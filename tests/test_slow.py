@@ -119,9 +119,9 @@ def test_two_real_steps_of_the_quickstart(scratch: Path, capsys: pytest.CaptureF
 
 
 def test_the_spec_language_at_size(tiny_model: Path) -> None:
-    """At three times the bars: a busy machine, or an older one, takes twice as many CPU seconds."""
+    """At twice the bars: for a busy machine, or an older one."""
     script = ROOT / "benchmarks" / "spec_language.py"
-    command = [sys.executable, script, "--policy", tiny_model, "--slack", "3"]
+    command = [sys.executable, script, "--policy", tiny_model, "--slack", "2"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("validate ") == 4

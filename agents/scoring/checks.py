@@ -83,12 +83,12 @@ _missing: dict[str, str | None] = {}
 def missing_resource(check: Check) -> str | None:
     """Why `check` can never be scored on this machine, or None. Tried once, then remembered."""
     match check:
-        case PluginCheck():  # it may have nothing to say about the trial text
-            return plugins.missing(check)
-        case WordsCheck() | MentionsCheck() | RepetitionCheck():
-            return None
         case RegexCheck() if not patterns.may_run_away(check.pattern):
             return None
+        case WordsCheck() | MentionsCheck() | RepetitionCheck():
+            return None
+        case PluginCheck():  # it may have nothing to say about the trial text
+            return plugins.missing(check)
     key = repr(check)
     if key not in _missing:
         verdict = _decide(check, TRIAL_TEXT, TRIAL_TEXT)

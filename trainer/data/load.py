@@ -262,12 +262,14 @@ def _add(tasks: Tasks, where: str, task: AnyTask, judged: bool, places: Places) 
 
 def unscorable(rubric: Sequence[Criterion], judged: bool) -> str | None:
     """Why a rubric cannot be scored here (with or without a judge), or None."""
-    if not judged and any(criterion.check is None for criterion in rubric):
-        return "a criterion has no check and needs a judge role; none is configured"
-    if not judged and any(criterion.needs_judge for criterion in rubric):
-        return "a criterion with `extract` needs a judge role; none is configured"
     for criterion in rubric:
-        if criterion.check is not None and (missing := missing_resource(criterion.check)):
+        check = criterion.check
+        if check is None:
+            if not judged:
+                return "a criterion has no check and needs a judge role; none is configured"
+        elif criterion.extract is not None and not judged:
+            return "a criterion with `extract` needs a judge role; none is configured"
+        elif missing := missing_resource(check):
             return f"a criterion cannot be scored on this machine: {missing}"
     return None
 

@@ -34,7 +34,7 @@ MAX_PLACED = 100_000
 #: Where a task stands in a run's tasks.yaml, which takes no more than 64 bits and `MAX_DEPTH` levels.
 _IN_A_FILE = ("train", 0)
 _DEEPEST = MAX_DEPTH - len(_IN_A_FILE)
-_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_ZEROS = bytes.maketrans(b"123456789E", b"000000000e")
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,12 @@ def read_rows(path: Path, read_on: bool = False) -> Iterator[Row]:
 
 
 def _row(fields: dict[str, Any], raw: RawRow, path: Path) -> Row:
-    task = task_of(fields, raw, path)
-    if not isinstance(task, list | str):
+    converter = recognised(fields)
+    plain = converter is None and _is_plain(raw.line) and path.name.isascii()
+    task = converted(converter, fields, raw.key) if converter else _as_it_stands(fields, raw, path, plain)
+    if not plain and not isinstance(task, list | str):
         task = unwritable(task) or task
-    if isinstance(task, str) and is_own(fields) and not recognised(fields):
+    if isinstance(task, str) and converter is None and is_own(fields):
         task = [Problem("", 0, 0, "", task)]
     if not isinstance(task, list):
         return Row(raw.where, task)
@@ -93,6 +95,27 @@ def _first(problems: list[Problem]) -> str:
     return f"{path}: {message}" if path else message
 
 
+def _is_plain(line: bytes) -> bool:
+    """Can all that stands in a line of JSON be written again as it is? Only yes is certain."""
+    zeros = line.translate(_ZEROS, b"+")
+    return (
+        bool(line)
+        and b"\\u" not in line  # no half of a surrogate pair, no NUL
+        and b"NaN" not in line
+        and b"Infinity" not in line
+        and b"0e000" not in zeros  # no number that is read as infinite
+        and b"0" * 19 not in zeros  # nor one beyond 64 bits
+        and _levels(line) <= _DEEPEST
+    )
+
+
+def _levels(written: bytes) -> int:
+    """So many levels at most do the lists and mappings in some JSON have."""
+    # What follows another leads no deeper: of the criteria of a rubric, one counts.
+    siblings = written.count(b"},{") + written.count(b"}, {")
+    return written.count(b"{") + written.count(b"[") - siblings
+
+
 def unwritable(task: Task) -> str | None:
     """Why a task cannot be written as a line of JSON, or not be read back from a run folder; or None."""
     with suppress(PydanticSerializationError):
@@ -101,8 +124,7 @@ def unwritable(task: Task) -> str | None:
             b"null" not in written  # it may have been a NaN
             and b"\\u0000" not in written
             and b"0" * 19 not in written.translate(_ZEROS)  # perhaps a number beyond 64 bits
-            # `},{` leads no deeper: of the criteria of a rubric, one counts.
-            and written.count(b"{") + written.count(b"[") - written.count(b"},{") <= _DEEPEST
+            and _levels(written) <= _DEEPEST
         ):
             return None
     try:
@@ -126,13 +148,21 @@ def unwritable(task: Task) -> str | None:
 
 def task_of(row: dict[str, Any], raw: RawRow, path: Path) -> AnyTask | list[Problem] | str:
     """A row's fields as a task, or why they are none; it may hold what no line of JSON can."""
-    if converter := recognised(row):
-        return converted(converter, row, raw.key)
-    if not is_text(row):
+    converter = recognised(row)
+    return converted(converter, row, raw.key) if converter else _as_it_stands(row, raw, path)
+
+
+def _as_it_stands(
+    row: dict[str, Any], raw: RawRow, path: Path, plain: bool = False
+) -> AnyTask | list[Problem] | str:
+    """The same for a row that no data set has; `plain`: with nothing in it that no file could hold."""
+    if not plain and not is_text(row):
         return "half of a surrogate pair is not text"
     if is_own(row):
-        name = safe_id(f"{path.stem}-{raw.number}")
-        return _own(row, {"id": name, "domain": "general", "source": path.name}, raw.line)
+        named = {"domain": "general", "source": path.name}
+        if "id" not in row:
+            named["id"] = safe_id(f"{path.stem}-{raw.number}")
+        return _own(row, named, raw.line)
     known = ", ".join(CONVERTERS)
     meant = " (did you mean rubric, not rubrics?)" if {"prompt", "rubrics"} <= row.keys() else ""
     return (

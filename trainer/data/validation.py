@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from ...specs.sampling import stream
 from ...specs.tasks import TrainTask, ValidationTask
 from ...specs.texts import normalised
 
@@ -18,6 +17,8 @@ def cut(
     Depends on ids, domains, prompts and the seed, not on the order of the files. A domain keeps one task
     to train on; tasks in `kept`, and those whose prompt another task has too, are never set apart.
     """
+    from ...specs.sampling import stream  # here: what sets nothing apart does without numpy
+
     times = Counter(normalised(task.prompt) for task in train.values())
     domains: dict[str, list[str]] = {}
     for task_id in sorted(train):

@@ -124,7 +124,15 @@ class _Server(uvicorn.Server):
         self, app: FastAPI, host: str, port: int, session: Session, frozen: FrozenPolicy
     ) -> None:
         super().__init__(
-            uvicorn.Config(app, host, port, log_level="warning", timeout_graceful_shutdown=LEAVE)
+            uvicorn.Config(
+                app,
+                host,
+                port,
+                log_level="warning",
+                access_log=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=LEAVE,
+            )
         )
         self.session = session
         self.frozen = frozen

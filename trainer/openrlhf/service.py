@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from pydantic import ValidationError
 
 from ..slots import ClaimError
 from .session import RunEndedError, Session
@@ -63,7 +66,7 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
     def begin_now() -> None:
         slow.start("the probe before training", lambda: session.begin(with_probe))
 
-    async def between_steps() -> None:
+    async def between_steps(_: Request) -> None:
         if session.must_begin(with_probe) and not slow.running:
             begin_now()
         if slow.running:
@@ -73,9 +76,16 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
         title="HarnessRL controller",
         description="What each rollout of a run is, and what it is worth.",
     )
-    v1 = APIRouter(prefix="/v1", dependencies=[Depends(authorised)], responses={401: _refusal(NO_TOKEN)})
-    open_step = [Depends(between_steps)]
+    with_token: Responses = {401: _refusal(NO_TOKEN)}
     of_step: Responses = {409: _refusal(SENSELESS), 410: _refusal(ENDED), 503: _refusal(BUSY)}
+    open_step = [Depends(between_steps)]
+    v1 = APIRouter(prefix="/v1", dependencies=[Depends(authorised)], responses=with_token)
+    rollouts = APIRouter(  # of these there are hundreds a second
+        prefix="/v1",
+        dependencies=[Depends(authorised), *open_step],
+        responses=with_token | of_step,
+        route_class=_QuickRoute,
+    )
     may_wait: Responses = {202: {"model": Progress, "description": WAIT}, **of_step}
 
     @app.exception_handler(ClaimError)
@@ -102,16 +112,16 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
         begin_now()
         return _coded(WORKING if slow.running else DONE, response)
 
-    @v1.post("/claim", response_model=ClaimReply, responses=of_step, dependencies=open_step)
-    async def claim(where: SlotSample) -> Response:
+    @rollouts.post("/claim")
+    async def claim(where: SlotSample) -> ClaimReply:
         """What one rollout is: its task and its guidance. Asked again, the same."""
-        return _json(session.claim(where))
+        return session.claim(where)
 
-    @v1.post("/submit", response_model=Progress, responses=of_step, dependencies=open_step)
-    async def submit(rollout: SubmitRequest) -> Response:
+    @rollouts.post("/submit")
+    async def submit(rollout: SubmitRequest) -> Progress:
         """Hand a rollout in. Handed in again, nothing changes."""
         session.submit(rollout)
-        return _json(DONE)
+        return DONE
 
     @v1.post(
         "/steps/{step}/redraw",
@@ -163,7 +173,35 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
         return _coded(await job, response)
 
     app.include_router(v1)
+    app.include_router(rollouts)
     return app
+
+
+class _QuickRoute(APIRoute):
+    """A route of one model in and one out, in half the time that FastAPI's own way takes.
+
+    It is declared and described like any other. Its dependencies take the request and give nothing.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """What answers a request."""
+        assert self.body_field is not None
+        model: Any = self.body_field.field_info.annotation
+        needed: list[Any] = [one.dependency for one in self.dependencies]
+
+        async def answer(request: Request) -> Response:
+            for need in needed:
+                await need(request)
+            try:
+                asked = model.model_validate_json(await request.body())
+            except ValidationError as error:
+                found = error.errors(include_url=False, include_input=False)
+                told = [one | {"loc": ("body", *one["loc"])} for one in found]
+                raise RequestValidationError(told) from None
+            reply: Wire = await self.endpoint(asked)
+            return Response(reply.model_dump_json(), media_type="application/json")
+
+        return answer
 
 
 class _Slow:
@@ -220,11 +258,6 @@ async def _held(ask: Callable[[], Wire | None]) -> Wire | JSONResponse:
             return JSONResponse(WORKING.model_dump(), 202)
         await asyncio.sleep(0.02)
     return found
-
-
-def _json(reply: Wire) -> Response:
-    """A reply as it is: it needs no second validation, and there are hundreds a second."""
-    return Response(reply.model_dump_json(), media_type="application/json")
 
 
 def _coded(progress: Progress, response: Response) -> Progress:
