@@ -484,6 +484,18 @@ def test_killed_between_the_records_of_a_step(service: Service) -> None:
     assert ids == ["g-000001-0", "g-000001-1"]
 
 
+def test_killed_between_a_steps_record_and_its_metrics(service: Service) -> None:
+    service.take(0)
+    service.kill()
+    (row,) = tiny.rows(service.run.metrics)
+    service.run.metrics.write_text("")
+    service.start()
+    service.take(1)
+    rows = tiny.rows(service.run.metrics)
+    assert [one["step"] for one in rows] == [0, 1]
+    assert rows[0] == {**row, "seconds": {}}
+
+
 def test_a_checkpoint_counts_the_trainers_steps_and_is_gone_back_to(
     service: Service, tmp_path: Path
 ) -> None:

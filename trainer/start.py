@@ -236,8 +236,11 @@ def _void(
     resumed = Resumed(id=f"r-{steps_done:06d}-{n}", step=steps_done, harness_version=versions[-1].version)
     log.append([resumed])
     records.append(resumed)
-    rows: list[dict[str, Any]] = read_jsonl(run.metrics)
-    return records, versions, [row for row in rows if row["step"] < steps_done]
+    rows: dict[int, dict[str, Any]] = {row["step"]: row for row in read_jsonl(run.metrics)}
+    # A process that was killed between the two files has no row of a step that is on record.
+    steps = [record for record in records if isinstance(record, StepSummary)]
+    every = [rows.get(one.step) or {**one.metrics, "seconds": {}} for one in steps]
+    return records, versions, every
 
 
 def make_engine(spec: RunSpec, tasks: Tasks, past: Past) -> TrainingEngine:

@@ -253,7 +253,7 @@ class Session:
     def wait_for_look(self) -> None:
         """Before a checkpoint; it is on record as the last step's waiting."""
         seconds: dict[str, float] = self.parts.metrics[-1]["seconds"]
-        seconds["evolve_wait"] += self.settle()
+        seconds["evolve_wait"] = seconds.get("evolve_wait", 0.0) + self.settle()
         self.run.write_metrics(self.parts.metrics)
 
     def saved(self, step: int, checkpoint: Saved) -> None:
