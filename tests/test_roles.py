@@ -647,13 +647,14 @@ def test_retries_count_against_the_requests_per_minute(endpoint: ScriptedEndpoin
         assert len(endpoint.times) == 61 and endpoint.times[-1] - started >= 0.99
 
 
+@pytest.mark.parametrize("text", ["x" * 400, "字" * 133 + "x"], ids=["English", "Chinese"])
 def test_tokens_per_minute_are_kept_and_to_wait_for_them_is_no_failure(
-    endpoint: ScriptedEndpoint,
+    text: str, endpoint: ScriptedEndpoint
 ) -> None:
-    """200 tokens each (400 characters, 100 to answer): a minute's 20 at once, then one every 3 s."""
+    """200 tokens each (400 bytes, 100 to answer): a minute's 20 at once, then one every 3 s."""
     with role(endpoint.base_url, tokens_per_minute=4_000, max_tokens=100, deadline=2.8) as judge:
         started = time.monotonic()
-        answers = judge.ask([ask("x" * 400)] * 21, "train")
+        answers = judge.ask([ask(text)] * 21, "train")
         assert not [answer for answer in answers if isinstance(answer, NoAnswer)]
     since = [at - started for at in endpoint.times]
     assert len(since) == 21

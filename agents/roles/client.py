@@ -30,7 +30,7 @@ from .replicas import Replica, Replicas
 __all__ = ["Answer", "KeyMissingError", "NoAnswer", "Question", "Role"]
 
 T = TypeVar("T")
-CHARS_PER_TOKEN = 4  # for the token limit, which has to be reckoned before sending
+BYTES_PER_TOKEN = 4  # in UTF-8, of whatever script: for the token limit, reckoned before sending
 #: The share of its timeout, or of a shorter deadline, in which a replica could have answered.
 FAIR = 0.5
 LOOK_AGAIN = 1.0  # seconds between looks whether a replica is back, while all are paused
@@ -239,8 +239,8 @@ class Role:
         if self._requests:
             await self._requests.acquire()
         if self._tokens:
-            chars = sum(len(message["content"]) for message in question.messages)
-            size = chars // CHARS_PER_TOKEN + self.spec.max_tokens
+            asked = sum(len(one["content"].encode(errors="replace")) for one in question.messages)
+            size = asked // BYTES_PER_TOKEN + self.spec.max_tokens
             # More than a whole minute's budget could never be had; it waits for a full one.
             await self._tokens.acquire(min(size, self._tokens.max_rate))
 
