@@ -372,6 +372,8 @@ class Stubbed:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            # Under nohup the tests ignore it, and so would a script that they start, as it should.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )
 
     def finish(self, process: subprocess.Popen[str]) -> tuple[int, str]:

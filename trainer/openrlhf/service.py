@@ -178,7 +178,8 @@ def build_app(session: Session, token: str | None, with_probe: bool) -> FastAPI:
 
 
 class _QuickRoute(APIRoute):
-    """A route of one model in and one out, in half the time that FastAPI's own way takes.
+    """A route of one model in and one out, with less work than on FastAPI's own way: one validation, by
+    pydantic from the bytes, and no search for what each dependency needs.
 
     It is declared and described like any other. Its dependencies take the request and give nothing.
     """
