@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from .tasks import Strict
+from .strict import Strict
 
 Positive = Annotated[int, Field(ge=1)]
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from pydantic import Field
 
-from .tasks import AtLeastOne, Criterion, Strict
+from .strict import AtLeastOne, Strict
+from .tasks import Criterion
 from .texts import is_unspaced, units
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from .errors import did_you_mean
 from .faults import Fault, fault
 from .guidance import Guidance, StartGuidance, in_order
 from .harness import Evolved, HarnessState, TaskHarness, UpdateError
-from .tasks import Criterion, Many, Strict, TrainTask
+from .strict import Many, Strict
+from .tasks import Criterion, TrainTask
 
 
 class SamplingEntry(Strict):

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from .checks import PluginFault
 from .errors import (
     COMMAND_LINE,
     Node,
@@ -33,7 +34,7 @@ from .layers import merge, no_file, read_chain, read_file
 from .mix import MixSpec
 from .plainyaml import read_plain
 from .schema import Judge, RunSpec
-from .tasks import PluginFault, TaskFile
+from .tasks import TaskFile
 from .updates import Update, UpdateFile
 from .yamlnodes import dump_yaml, from_data
 

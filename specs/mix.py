@@ -9,7 +9,8 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from .errors import did_you_mean
 from .faults import Fault, FaultsError, fault
-from .tasks import AtLeastOne, Licence, Many, Strict
+from .strict import AtLeastOne, Many, Strict
+from .tasks import Licence
 
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(gt=0.0)]

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from .tasks import AtLeastOne, Criterion, Many, Strict, Task
+from .strict import AtLeastOne, Many, Strict
+from .tasks import Criterion, Task
 
 
 class Level(Strict):

@@ -12,7 +12,7 @@ from pydantic import Field
 from .engines import GrpoEngine, Positive
 from .faults import Checked, Fault, fault
 from .secrets import ClusterAddress, EnvName, ModelName, ServerFlags, TrainerFlags
-from .tasks import Many, Strict
+from .strict import Many, Strict
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 Memory = Annotated[float, Field(gt=0.0, lt=1.0)]

@@ -157,8 +157,11 @@ def _sections(model: type[BaseModel], path: str, seen: set[type[BaseModel]]) -> 
     about = " ".join((model.__doc__ or "").split())
     yield f"{about}\n"
     told = meanings(model)
-    fields = [(info, told.get(name), name) for name, info in model.model_fields.items()]
-    rows = [_row(*field, about) for field in fields if not _is_tag(*field[:2])]
+    rows = [
+        _row(name, info, told.get(name, about if _tag(info) else ""))  # what a tag means is its mapping
+        for name, info in model.model_fields.items()
+        if not _is_tag(info, name in told)
+    ]
     if rows:
         yield "| key | type | default | meaning |\n| --- | --- | --- | --- |"
         yield "\n".join(rows)
@@ -172,10 +175,9 @@ def _sections(model: type[BaseModel], path: str, seen: set[type[BaseModel]]) -> 
             yield from _sections(below, where, seen)
 
 
-def _row(info: FieldInfo, told: str | None, name: str, about: str) -> str:
+def _row(name: str, info: FieldInfo, told: str) -> str:
     default = "*required*" if info.is_required() else _default(info)
-    kind = about if _tag(info) else ""  # what a tag means is what its mapping is
-    meaning = " ".join((told or kind).split()).replace("|", "\\|")
+    meaning = " ".join(told.split()).replace("|", "\\|")
     return f"| `{name}` | {_type(info.annotation, info.metadata)} | {default} | {meaning} |"
 
 
@@ -195,9 +197,9 @@ def _tag(info: FieldInfo) -> str | None:
     return None
 
 
-def _is_tag(info: FieldInfo, told: str | None) -> bool:
+def _is_tag(info: FieldInfo, is_told: bool) -> bool:
     # A tag with a default need not be written; one without says which kind of mapping this is.
-    return _tag(info) is not None and not info.is_required() and told is None
+    return _tag(info) is not None and not info.is_required() and not is_told
 
 
 def _type(annotation: Any, metadata: list[Any]) -> str:

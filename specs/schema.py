@@ -12,7 +12,7 @@ from .faults import Checked, Fault, fault
 from .guidance import StartGuidance
 from .openrlhf import OpenrlhfEngine, server_address
 from .secrets import Address, EnvName, Free, ModelName
-from .tasks import AtLeastOne, Many, Strict
+from .strict import AtLeastOne, Many, Strict
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Scalar = bool | int | float | str

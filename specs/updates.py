@@ -13,7 +13,8 @@ from pydantic import Field, TypeAdapter, model_validator
 from .errors import did_you_mean
 from .faults import Fault, FaultsError, fault
 from .guidance import Dose, Fade, GuidanceField, Lines
-from .tasks import Criterion, Many, Points, Strict, Task
+from .strict import Many, Strict
+from .tasks import Criterion, Points, Task
 
 
 class _Update(Strict):

@@ -39,8 +39,18 @@ _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 #: Characters YAML allows in no place, and the byte order mark anywhere but at the start.
-FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+_FORBIDDEN = re.compile(
+    "[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
+)
+_ALLOWED_ASCII = b"\t\n\r" + bytes(range(0x20, 0x7F))
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def forbidden(text: str) -> re.Match[str] | None:
+    """The first character that YAML does not allow."""
+    if text.isascii() and not text.encode().translate(None, delete=_ALLOWED_ASCII):
+        return None  # in a fifth of the time
+    return _FORBIDDEN.search(text)
 
 
 def read(text: str, file: str) -> tuple[Node, list[Problem]]:
@@ -49,10 +59,9 @@ def read(text: str, file: str) -> tuple[Node, list[Problem]]:
     Raises `SpecError` where nothing sensible can be read after the problem (syntax, several
     documents, an empty file, too deep, too many aliases).
     """
-    forbidden = FORBIDDEN.search(text)
-    if forbidden:
-        before = text[: forbidden.start()].split("\n")
-        message = f"character U+{ord(forbidden[0]):04X} is not allowed in YAML"
+    if found := forbidden(text):
+        before = text[: found.start()].split("\n")
+        message = f"character U+{ord(found[0]):04X} is not allowed in YAML"
         raise SpecError([Problem(file, len(before), len(before[-1]) + 1, "", message)])
     reader = _Reader(text, file)
     try:

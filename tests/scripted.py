@@ -19,6 +19,7 @@ from harnessrl.agents.scoring.scorer import Scorer
 from harnessrl.agents.usage import Usage
 from harnessrl.memory.records import AnyRecord, Decision, Diagnosis, Group, Measurement
 from harnessrl.memory.rollouts import Rollout, RolloutStore
+from harnessrl.specs.checks import MentionsCheck
 from harnessrl.specs.harness import HarnessState
 from harnessrl.specs.sampling import stream
 from harnessrl.specs.schema import (
@@ -36,7 +37,7 @@ from harnessrl.specs.schema import (
     SamplingInterface,
     Tasks,
 )
-from harnessrl.specs.tasks import Criterion, MentionsCheck, Pool, Task, TrainTask
+from harnessrl.specs.tasks import Criterion, Pool, Task, TrainTask
 from harnessrl.specs.tasks import Quality as TaskQuality
 from harnessrl.specs.updates import Update
 from hypothesis import HealthCheck, settings

@@ -9,8 +9,7 @@ import time
 
 import pytest
 from harnessrl.agents.scoring.checks import TRIAL_TEXT, Verdict, missing_resource, run_check
-from harnessrl.specs.patterns import may_run_away
-from harnessrl.specs.tasks import (
+from harnessrl.specs.checks import (
     IFEVAL_IDS,
     Check,
     IfevalCheck,
@@ -19,6 +18,7 @@ from harnessrl.specs.tasks import (
     RepetitionCheck,
     WordsCheck,
 )
+from harnessrl.specs.patterns import may_run_away
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -227,8 +227,8 @@ def test_a_language_verdict_repeats() -> None:
 
 def test_the_library_loads_on_first_use_only() -> None:
     code = (
-        "import sys, harnessrl.agents.scoring.checks as c, harnessrl.specs.tasks as t\n"
-        "c.run_check(t.WordsCheck(kind='words', min=1), 'p', 'x')\n"
+        "import sys, harnessrl.agents.scoring.checks as c, harnessrl.specs.checks as s\n"
+        "c.run_check(s.WordsCheck(kind='words', min=1), 'p', 'x')\n"
         "assert not {'if_verifiable', 'datasets', 'langdetect', 'torch'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -24,9 +24,10 @@ from click.testing import Result
 from harnessrl.memory.events import fold_versions, read_log
 from harnessrl.memory.records import Accepted, AnyRecord, Decision, Group, Refused
 from harnessrl.specs import updates
+from harnessrl.specs.checks import RegexCheck
 from harnessrl.specs.harness import HarnessState
 from harnessrl.specs.loader import dump_yaml, load_harness_file, load_run_spec, load_task_file
-from harnessrl.specs.tasks import Criterion, RegexCheck
+from harnessrl.specs.tasks import Criterion
 from harnessrl.trainer import train
 from harnessrl.trainer.data.load import load_resolved
 from harnessrl.trainer.report.data import load_run

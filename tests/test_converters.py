@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harnessrl.specs.checks import IfevalCheck, WordsCheck
 from harnessrl.specs.ood import OodTask
-from harnessrl.specs.tasks import Criterion, IfevalCheck, Task, TrainTask, WordsCheck
+from harnessrl.specs.tasks import Criterion, Task, TrainTask
 from harnessrl.trainer.data.converters import CONVERTERS, EVALUATION_ONLY, recognised
 from harnessrl.trainer.data.converters.common import converted
 from harnessrl.trainer.data.readers import read_raw

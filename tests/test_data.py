@@ -12,9 +12,10 @@ import tiny
 import yaml
 from harnessrl.agents.scoring.checks import run_check
 from harnessrl.agents.scoring.oracle import measure_quality
+from harnessrl.specs.checks import MentionsCheck
 from harnessrl.specs.loader import LoadedSpec, SpecError, dump_yaml, load_run_spec
 from harnessrl.specs.ood import OodTask
-from harnessrl.specs.tasks import HeldOutTask, MentionsCheck, TrainTask
+from harnessrl.specs.tasks import HeldOutTask, TrainTask
 from harnessrl.trainer.advice import advice
 from harnessrl.trainer.data.derived import derive_pool, derive_quality, subject_words
 from harnessrl.trainer.data.load import MOST, Tasks, load_resolved, load_tasks

@@ -22,10 +22,11 @@ from harnessrl.agents.scoring.judge import Judge
 from harnessrl.agents.scoring.scorer import Scorer
 from harnessrl.agents.scoring.verdictcache import VerdictCache
 from harnessrl.agents.usage import Usage
+from harnessrl.specs.checks import Check, IfevalCheck, RegexCheck, WordsCheck
 from harnessrl.specs.loader import SpecError, load_task_file
 from harnessrl.specs.schema import Judge as JudgeSpec
 from harnessrl.specs.schema import Oracle
-from harnessrl.specs.tasks import Check, Criterion, IfevalCheck, RegexCheck, TrainTask, WordsCheck
+from harnessrl.specs.tasks import Criterion, TrainTask
 from harnessrl.trainer.data.load import unscorable
 from hypothesis import given
 from hypothesis import strategies as st

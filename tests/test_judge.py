@@ -21,9 +21,10 @@ from harnessrl.agents.scoring.judge import Item, Judge, _fence
 from harnessrl.agents.scoring.scorer import Scorer
 from harnessrl.agents.usage import Usage
 from harnessrl.prompts import WORD_JOINER, render
+from harnessrl.specs.checks import MentionsCheck
 from harnessrl.specs.schema import Judge as JudgeSpec
 from harnessrl.specs.schema import Oracle
-from harnessrl.specs.tasks import Criterion, MentionsCheck, TrainTask
+from harnessrl.specs.tasks import Criterion, TrainTask
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_endpoint import (

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import tiny
 import yaml
+from harnessrl.specs.checks import WordsCheck
 from harnessrl.specs.loader import SpecError, load_run_spec
 from harnessrl.specs.mix import Balance
-from harnessrl.specs.tasks import Criterion, TrainTask, WordsCheck
+from harnessrl.specs.tasks import Criterion, TrainTask
 from harnessrl.trainer.data.draw import draw, share_out, split, strata_of, words_in
 from harnessrl.trainer.data.duplicates import copies, near_duplicates, shingles_of, similarity, sketch
 from harnessrl.trainer.data.folder import read_folder, write_folder

@@ -27,9 +27,9 @@ from harnessrl.agents.scoring.extract import Extract, Part, check_extracts
 from harnessrl.agents.scoring.judge import Judge as JudgeOf
 from harnessrl.agents.scoring.verdictcache import VerdictCache
 from harnessrl.agents.usage import Usage
+from harnessrl.specs.checks import PluginCheck
 from harnessrl.specs.loader import SpecError, load_harness_file, load_task_file, load_update
 from harnessrl.specs.schema import Judge
-from harnessrl.specs.tasks import PluginCheck
 from harnessrl.trainer.data.rows import read_rows
 from hypothesis import given
 from hypothesis import strategies as st

@@ -13,9 +13,10 @@ from harnessrl.agents.evolver.evidence import Memory
 from harnessrl.agents.evolver.observed import Observed
 from harnessrl.agents.evolver.proposers import Case, Catalogue, NoCandidate, content_key
 from harnessrl.memory.records import Decision, Diagnosis
+from harnessrl.specs.checks import IfevalCheck
 from harnessrl.specs.harness import HarnessState, apply
 from harnessrl.specs.schema import Propose, RunSpec
-from harnessrl.specs.tasks import Criterion, IfevalCheck, TrainTask
+from harnessrl.specs.tasks import Criterion, TrainTask
 from harnessrl.specs.updates import Add, Boost, Mount, Pause, Resume, Retire, Unmount, Update
 from scripted import (
     PlainScorer,

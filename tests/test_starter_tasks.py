@@ -11,8 +11,9 @@ import pytest
 from harnessrl import specs
 from harnessrl.agents.scoring.checks import missing_resource, run_check
 from harnessrl.agents.scoring.oracle import measure_quality
+from harnessrl.specs.checks import MentionsCheck
 from harnessrl.specs.loader import dump_yaml, load_task_file
-from harnessrl.specs.tasks import Criterion, MentionsCheck, Quality, Task
+from harnessrl.specs.tasks import Criterion, Quality, Task
 
 PATH = Path(specs.__file__).parent / "tasks" / "starter.yaml"
 TASK_FILE = load_task_file(PATH)

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from ...memory.records import Diagnosis
 from ...memory.rollouts import Rollout
+from ...specs.checks import MentionsCheck
 from ...specs.harness import HarnessState, misfits
 from ...specs.schema import RunSpec
-from ...specs.tasks import Criterion, MentionsCheck, TrainTask
+from ...specs.tasks import Criterion, TrainTask
 from ...specs.updates import describe
 from ..roles.client import Role
 from ..scoring.preflight import Finding, called

@@ -23,8 +23,7 @@ from typing import Any
 import regex
 
 from ...specs import patterns
-from ...specs.printable import short_line
-from ...specs.tasks import (
+from ...specs.checks import (
     Check,
     IfevalCheck,
     MentionsCheck,
@@ -33,6 +32,7 @@ from ...specs.tasks import (
     RepetitionCheck,
     WordsCheck,
 )
+from ...specs.printable import short_line
 from . import plugins
 
 #: Seconds after which a pattern counts as running away on a response.

@@ -19,8 +19,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from ...prompts import WORD_JOINER, fingerprint, render
+from ...specs.checks import Check, PluginCheck
 from ...specs.schema import Judge as JudgeSpec
-from ...specs.tasks import Check, PluginCheck
 from ..roles.client import Answer, NoAnswer, Question
 from ..roles.reading import answer_alone, read_json
 from .checks import Verdict, missing_resource, run_check

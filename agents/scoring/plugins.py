@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ...specs.checks import PluginCheck
 from ...specs.errors import did_you_mean
 from ...specs.printable import short_line
-from ...specs.tasks import PluginCheck
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

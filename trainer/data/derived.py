@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import regex
 
-from ...specs.tasks import (
-    Criterion,
-    MentionsCheck,
-    Pool,
-    Quality,
-    RegexCheck,
-    RepetitionCheck,
-    WordsCheck,
-)
+from ...specs.checks import MentionsCheck, RegexCheck, RepetitionCheck, WordsCheck
+from ...specs.tasks import Criterion, Pool, Quality
 
 #: Words that say what to do rather than what about.
 _TASK_WORDS = frozenset(

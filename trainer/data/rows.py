@@ -96,7 +96,8 @@ def _first(problems: list[Problem]) -> str:
 
 
 def _is_plain(line: bytes) -> bool:
-    """Can all that stands in a line of JSON be written again as it is? Only yes is certain."""
+    """Can all that stands in a task as JSON be written, and read back from a run folder? Only yes is
+    certain."""
     zeros = line.translate(_ZEROS, b"+")
     return (
         bool(line)
@@ -105,27 +106,16 @@ def _is_plain(line: bytes) -> bool:
         and b"Infinity" not in line
         and b"0e000" not in zeros  # no number that is read as infinite
         and b"0" * 19 not in zeros  # nor one beyond 64 bits
-        and _levels(line) <= _DEEPEST
+        # `}, {` leads no deeper: of the criteria of a rubric, one counts.
+        and line.count(b"{") + line.count(b"[") - line.count(b"},{") - line.count(b"}, {") <= _DEEPEST
     )
-
-
-def _levels(written: bytes) -> int:
-    """So many levels at most do the lists and mappings in some JSON have."""
-    # What follows another leads no deeper: of the criteria of a rubric, one counts.
-    siblings = written.count(b"},{") + written.count(b"}, {")
-    return written.count(b"{") + written.count(b"[") - siblings
 
 
 def unwritable(task: Task) -> str | None:
     """Why a task cannot be written as a line of JSON, or not be read back from a run folder; or None."""
     with suppress(PydanticSerializationError):
         written = to_json(task, exclude_none=True)
-        if (
-            b"null" not in written  # it may have been a NaN
-            and b"\\u0000" not in written
-            and b"0" * 19 not in written.translate(_ZEROS)  # perhaps a number beyond 64 bits
-            and _levels(written) <= _DEEPEST
-        ):
+        if b"null" not in written and _is_plain(written):  # null: it may have been a NaN
             return None
     try:
         # Not in the mode `json`, which makes nulls of numbers that are not finite.

@@ -16,8 +16,9 @@ from typing import Any
 from unittest import mock
 
 from ...agents.scoring.checks import TRIAL_TEXT, built, ifeval_library
+from ...specs.checks import IFEVAL_IDS
 from ...specs.ood import Instruction, OodTask
-from ...specs.tasks import IFEVAL_IDS, Task
+from ...specs.tasks import Task
 from .measures import Group, Measured, Score
 
 

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from ...agents.policy import Request, Sample
 from ...memory.files import write_atomic
+from ...specs.checks import MentionsCheck
 from ...specs.engines import SimEngine as SimSpec
 from ...specs.sampling import stream
-from ...specs.tasks import Criterion, MentionsCheck, Task
+from ...specs.tasks import Criterion, Task
 from ..engine import Example, UpdateStats
 
 Floats = NDArray[np.float64]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ....specs.checks import IFEVAL_IDS, IfevalCheck
 from ....specs.ood import Instruction, OodTask
-from ....specs.tasks import IFEVAL_IDS, Criterion, IfevalCheck, Origin, TrainTask
+from ....specs.tasks import Criterion, Origin, TrainTask
 from .common import Converter, Row, RowError, content_id, make
 
 #: What IFBench tests and IFEval does not know.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ....specs.tasks import IFEVAL_IDS, Criterion, IfevalCheck, TrainTask
+from ....specs.checks import IFEVAL_IDS, IfevalCheck
+from ....specs.tasks import Criterion, TrainTask
 from .common import Converter, Row, RowError, content_id, make, read_criterion, read_messages
 
 # --- HealthBench (arXiv 2505.08775) ---------------------------------------------------------------

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import regex
 
+from ....specs.checks import WordsCheck
 from ....specs.ood import OodTask
-from ....specs.tasks import Criterion, TrainTask, WordsCheck
+from ....specs.tasks import Criterion, TrainTask
 from .common import Converter, Row, RowError, content_id, make
 
 LENGTH_TOLERANCE = 0.2  # of the length that a prompt asks for
